@@ -1,0 +1,55 @@
+"""Train the first layer of a vision model as if its pre-activations were the parameters.
+
+TrAct (NeurIPS 2024) leaves the forward pass alone and replaces one gradient, that of the first
+layer's weight, by G (xᵀx/b + λI)⁻¹. ``TrAct(layer)`` or ``apply_tract(model)`` is all it takes.
+"""
+
+from trainact import reference
+from trainact.accumulation import accumulate
+from trainact.diagnosis import Diagnosis, diagnose
+from trainact.errors import (
+    FirstLayerNotFoundError,
+    TrActError,
+    TrActTypeError,
+    TrActValueError,
+    UnsupportedLayerError,
+)
+from trainact.first_layer import find_first_layers
+from trainact.gradient import precondition_grad
+from trainact.layers import (
+    TrActConv1d,
+    TrActConv2d,
+    TrActConv3d,
+    TrActLayer,
+    TrActLinear,
+)
+from trainact.wrap import TrAct, apply_tract, remove_tract
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # one line
+    "TrAct",
+    "apply_tract",
+    "remove_tract",
+    "find_first_layers",
+    # gradient accumulation
+    "accumulate",
+    # layers and the functional form
+    "TrActConv1d",
+    "TrActConv2d",
+    "TrActConv3d",
+    "TrActLayer",
+    "TrActLinear",
+    "precondition_grad",
+    # insight
+    "Diagnosis",
+    "diagnose",
+    "reference",
+    # errors
+    "FirstLayerNotFoundError",
+    "TrActError",
+    "TrActTypeError",
+    "TrActValueError",
+    "UnsupportedLayerError",
+]

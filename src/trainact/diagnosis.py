@@ -1,0 +1,148 @@
+"""What the paper's Figure 1 shows, in numbers: how far the step of z is from the wanted one."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainact.errors import TrActValueError, UnsupportedLayerError
+from trainact.layers import TrActLayer
+from trainact.reference import preactivations_as_rows
+from trainact.rows import SUPPORTED_LAYERS, PlainLayer, patches_of_layer, unfold_rows
+from trainact.settings import DEFAULT_LAM, check_lam
+
+__all__ = ["Diagnosis", "diagnose"]
+
+FLOAT32_LIMIT = 1e6
+"""Condition number of xᵀx/b + λI past which float32 leaves few correct digits."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Numbers about one layer and one batch; ``print`` it for a summary.
+
+    The wanted step of the pre-activations is b ∇z. A step of the weights gives x ΔWᵀ instead, with
+    ΔW = G in plain training and ΔW = G (xᵀx/b + λI)⁻¹ with TrAct.
+    """
+
+    lam: float
+    num_rows: int
+    """b"""
+    num_inputs: int
+    """n"""
+    cosine_plain: float
+    """Cosine between the wanted step of z and the one that plain training gives."""
+    cosine_tract: float
+    distance_plain: float
+    """‖given − wanted‖ / ‖wanted‖ of the same two."""
+    distance_tract: float
+    smallest_eigenvalue: float
+    """Of xᵀx/b, over all groups."""
+    largest_eigenvalue: float
+    condition_number: float
+    """Of xᵀx/b + λI."""
+    grad_norm_ratio: float
+    """‖TrAct gradient‖ / ‖plain gradient‖; gradient clipping sees it."""
+    effective_inputs: float
+    """Σ e/(e+λ) over the eigenvalues e, averaged over groups: directions that λ does not mute."""
+    advice: str
+
+    def __str__(self) -> str:
+        cosines = f"{self.cosine_plain:>10.3f}{self.cosine_tract:>10.3f}"
+        distances = f"{self.distance_plain:>10.3g}{self.distance_tract:>10.3g}"
+        eigenvalues = f"{self.smallest_eigenvalue:.3g} to {self.largest_eigenvalue:.3g}"
+        lines = (
+            f"{self.num_rows} rows of {self.num_inputs} inputs, lam {self.lam:g}",
+            f"{'':28}{'plain':>10}{'TrAct':>10}",
+            f"{'cosine to the wanted step':28}{cosines}",
+            f"{'relative distance to it':28}{distances}",
+            f"eigenvalues of the second moment {eigenvalues}",
+            f"condition number with lam {self.condition_number:.3g}",
+            f"gradient norm, TrAct / plain: {self.grad_norm_ratio:.3g}",
+            f"directions not muted by lam: {self.effective_inputs:.1f} of {self.num_inputs}",
+            self.advice,
+        )
+        return "\n".join(lines)
+
+
+@torch.no_grad()
+def diagnose(layer: PlainLayer, x: Tensor, grad_z: Tensor, lam: float | None = None) -> Diagnosis:
+    """Compare the step of z that was wanted with the ones that plain training and TrAct give.
+
+    >>> conv = torch.nn.Conv2d(3, 16, 3)
+    >>> x, grad_z = torch.rand(8, 3, 12, 12) + 1, torch.randn(8, 16, 10, 10)
+    >>> diagnosis = diagnose(conv, x, grad_z)
+    >>> diagnosis.cosine_tract > diagnosis.cosine_plain
+    True
+
+    Args:
+        layer: a Linear or Conv1d/2d/3d, plain or with TrAct.
+        x: its input.
+        grad_z: ∇z, the gradient of an averaged loss by its output, in the output's shape.
+        lam: λ; None takes the layer's, or 0.1 for a plain layer.
+
+    Raises:
+        UnsupportedLayerError: ``layer`` is of another class.
+        TrActValueError: ``grad_z`` does not fit ``x``, or there are no rows.
+    """
+    if not isinstance(layer, SUPPORTED_LAYERS):
+        raise UnsupportedLayerError(
+            f"diagnose takes an nn.Linear or nn.Conv1d/2d/3d; got {type(layer).__name__}."
+        )
+    if lam is None:
+        lam = layer.lam if isinstance(layer, TrActLayer) else DEFAULT_LAM
+    lam = check_lam(lam)
+    rows = unfold_rows(x.detach().double(), patches_of_layer(layer))
+    groups, num_rows, num_inputs = rows.shape
+    flat = preactivations_as_rows(grad_z.detach().double(), layer)
+    if num_rows == 0 or flat.shape != (num_rows, layer.weight.shape[0]):
+        raise TrActValueError(
+            f"grad_z of shape {tuple(grad_z.shape)} does not fit x of shape {tuple(x.shape)}: "
+            f"{num_rows} rows need as many gradients of {layer.weight.shape[0]} outputs."
+        )
+    wanted = num_rows * flat.reshape(num_rows, groups, -1).transpose(0, 1)  # b ∇z, [g, b, m/g]
+    plain = wanted.mT @ rows / num_rows  # G
+    eigenvalues, vectors = torch.linalg.eigh(rows.mT @ rows / num_rows)
+    eigenvalues = eigenvalues.clamp(min=0)
+    tract = (plain @ vectors) / (eigenvalues + lam).unsqueeze(-2) @ vectors.mT
+    steps = {"plain": rows @ plain.mT, "tract": rows @ tract.mT}
+    smallest, largest = eigenvalues.min().item(), eigenvalues.max().item()
+    condition = (largest + lam) / (smallest + lam)
+    effective = (eigenvalues / (eigenvalues + lam)).sum().item() / groups
+    return Diagnosis(
+        lam=lam,
+        num_rows=num_rows,
+        num_inputs=num_inputs,
+        cosine_plain=_cosine(steps["plain"], wanted),
+        cosine_tract=_cosine(steps["tract"], wanted),
+        distance_plain=_relative_distance(steps["plain"], wanted),
+        distance_tract=_relative_distance(steps["tract"], wanted),
+        smallest_eigenvalue=smallest,
+        largest_eigenvalue=largest,
+        condition_number=condition,
+        grad_norm_ratio=(tract.norm() / plain.norm()).item(),
+        effective_inputs=effective,
+        advice=_advise(lam, largest, condition),
+    )
+
+
+def _advise(lam: float, largest: float, condition: float) -> str:
+    if largest <= lam:
+        return (
+            f"lam {lam:g} exceeds every eigenvalue: TrAct is close to plain training with a step "
+            f"{1 / lam:.3g} times as large. Lower lam below {largest:.3g} or standardise the input."
+        )
+    if condition > FLOAT32_LIMIT:
+        return (
+            f"condition number {condition:.3g} is too much for float32: standardise the input, or "
+            "use moment_dtype=torch.float64."
+        )
+    return f"lam {lam:g} lies below the largest eigenvalue {largest:.3g} and float32 suffices: keep both."
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    return ((a * b).sum() / (a.norm() * b.norm())).item()
+
+
+def _relative_distance(given: Tensor, wanted: Tensor) -> float:
+    return ((given - wanted).norm() / wanted.norm()).item()

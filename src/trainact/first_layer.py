@@ -1,0 +1,302 @@
+"""Find the layers that meet the image before any other weight does.
+
+timm says so for its models. For any other, one forward runs on a copy whose tensors have shapes but
+no values, and every tensor is followed: IMAGE while nothing but fixed operations and normalisation
+touched it, FEATURE once it passed a layer, WEIGHT while made of parameters alone.
+"""
+
+import copy
+import enum
+import itertools
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.weak import WeakIdKeyDictionary
+
+from trainact.errors import FirstLayerNotFoundError, TrActTypeError, UnsupportedLayerError
+from trainact.rows import SUPPORTED_LAYERS
+
+__all__ = ["find_first_layers"]
+
+DEFAULT_IMAGE = (3, 224, 224)
+CLIP_FRAMES = 16
+_CONTRACTIONS = {
+    *("linear", "bilinear", "conv1d", "conv2d", "conv3d"),
+    *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "embedding", "embedding_bag"),
+    *("matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "dot", "inner", "tensordot"),
+    *("einsum", "addmm", "addbmm", "baddbmm", "multi_head_attention_forward"),
+    *("lstm", "gru", "rnn_tanh", "rnn_relu"),
+}
+"""Functions that multiply an input with a weight, by name."""
+
+
+def find_first_layers(model: nn.Module, example_input: Any = None) -> list[str]:
+    """Return the names of the model's first layers, as in ``model.named_modules()``.
+
+    >>> find_first_layers(nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.Linear(10, 10)))
+    ['1']
+
+    Args:
+        model: any module; a layer itself has the empty name.
+        example_input: a tensor, a tuple of arguments or a mapping of keyword arguments, where an
+            image of the size in the model's timm or Hugging Face config (else 1x3x224x224) does
+            not fit.
+
+    Raises:
+        FirstLayerNotFoundError: no layer was reached.
+        UnsupportedLayerError: the image meets a weight that is no Linear or convolution.
+    """
+    if not isinstance(model, nn.Module):
+        raise TrActTypeError(f"find_first_layers takes an nn.Module; got {type(model).__name__}.")
+    if isinstance(model, SUPPORTED_LAYERS):
+        return [""]
+    known = _read_timm_names(model)
+    if known:
+        return known
+    failures = []
+    for args, kwargs in _list_inputs(model, example_input):
+        for run in (_trace_without_values, _trace_real_forward):
+            tracer, failure = run(model, args, kwargs)
+            if tracer.found:
+                _warn_of_unsupported(tracer)
+                return list(tracer.found)
+            if tracer.unsupported:
+                raise UnsupportedLayerError(_describe_unsupported(tracer))
+            if failure is None:
+                raise FirstLayerNotFoundError(_describe_nothing(model, None))
+            failures.append(failure)
+    raise FirstLayerNotFoundError(_describe_nothing(model, failures[0]))
+
+
+class _Mark(enum.Enum):
+    IMAGE = enum.auto()
+    FEATURE = enum.auto()
+    WEIGHT = enum.auto()
+
+
+class _ImageTracer(TorchFunctionMode):
+    """Follow the image through a forward and note the weights it meets first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, nn.Module] = {}
+        self.unsupported: dict[str, str] = {}
+        self._marks = WeakIdKeyDictionary()
+        self._modules: list[tuple[str, nn.Module]] = []
+        self._inside_first_layer = 0
+
+    def mark(self, values: Any, mark: _Mark) -> None:
+        for tensor in _tensors(values):
+            self._marks[tensor] = mark
+
+    def watch(self, model: nn.Module) -> Iterator[Any]:
+        """Register hooks on all modules; yield the handles that take them away."""
+        for name, module in model.named_modules():
+            yield module.register_forward_pre_hook(self._enter(name), with_kwargs=True)
+            yield module.register_forward_hook(self._leave(), with_kwargs=True, always_call=True)
+
+    def _enter(self, name: str) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            self._modules.append((name, module))
+            if not isinstance(module, SUPPORTED_LAYERS) or self._inside_first_layer:
+                return
+            if self._mark_of((args, kwargs)) is _Mark.IMAGE:
+                self.found[name] = module
+                self._inside_first_layer = len(self._modules)
+
+        return hook
+
+    def _leave(self) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if self._inside_first_layer == len(self._modules):
+                self._inside_first_layer = 0
+                self.mark(output, _Mark.FEATURE)
+            self._modules.pop()
+
+        return hook
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        mark = self._mark_of((args, kwargs))
+        if mark is _Mark.IMAGE and not self._inside_first_layer and self._meets_weight(func, args):
+            self._note_unsupported(func)
+            mark = _Mark.FEATURE
+        output = func(*args, **kwargs)
+        if mark is not None:
+            self.mark(output, mark)
+        return output
+
+    def _mark_of(self, values: Any) -> _Mark | None:
+        marks = {self._mark_of_tensor(tensor) for tensor in _tensors(values)}
+        for mark in (_Mark.FEATURE, _Mark.IMAGE, _Mark.WEIGHT):
+            if mark in marks:
+                return mark
+        return None
+
+    def _mark_of_tensor(self, tensor: Tensor) -> _Mark | None:
+        mark = self._marks.get(tensor)
+        return _Mark.WEIGHT if mark is None and isinstance(tensor, nn.Parameter) else mark
+
+    def _meets_weight(self, func: Any, args: Any) -> bool:
+        if getattr(func, "__name__", "") not in _CONTRACTIONS:
+            return False
+        return any(self._mark_of_tensor(tensor) is _Mark.WEIGHT for tensor in _tensors(args))
+
+    def _note_unsupported(self, func: Any) -> None:
+        name, module = self._modules[-1]
+        self.unsupported.setdefault(name, f"{type(module).__name__} ({func.__name__})")
+
+
+def _trace_without_values(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[_ImageTracer, Exception | None]:
+    try:
+        shell = _copy_without_values(model)
+    except Exception as error:  # any module may refuse to be copied, in any way
+        return _ImageTracer(), error
+    args, kwargs = tree_map(lambda v: v.to("meta") if isinstance(v, Tensor) else v, (args, kwargs))
+    return _run_forward(shell.eval(), args, kwargs)
+
+
+def _trace_real_forward(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[_ImageTracer, Exception | None]:
+    parameter = next(model.parameters(), None)
+    if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
+        return _ImageTracer(), None  # a forward would initialise them
+    device = parameter.device if parameter is not None else torch.device("cpu")
+    args, kwargs = tree_map(lambda v: _real(v, device), (args, kwargs))
+    training = {module: module.training for module in model.modules()}
+    try:
+        return _run_forward(model.eval(), args, kwargs)
+    finally:
+        for module, flag in training.items():
+            module.training = flag
+
+
+def _run_forward(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[_ImageTracer, Exception | None]:
+    tracer = _ImageTracer()
+    tracer.mark((args, kwargs), _Mark.IMAGE)
+    handles = list(tracer.watch(model))
+    try:
+        with torch.random.fork_rng(), torch.no_grad(), warnings.catch_warnings(), tracer:
+            warnings.simplefilter("ignore")
+            model(*args, **kwargs)
+    except Exception as error:  # whatever the model's own forward raises
+        return tracer, error
+    finally:
+        for handle in handles:
+            handle.remove()
+    return tracer, None
+
+
+def _copy_without_values(model: nn.Module) -> nn.Module:
+    memo: dict[int, Any] = {}
+    for tensor in itertools.chain(model.parameters(), model.buffers()):
+        if isinstance(tensor, UninitializedParameter):
+            memo[id(tensor)] = UninitializedParameter(requires_grad=False, device="meta")  # type: ignore[call-arg]
+            continue
+        empty = tensor.detach().to("meta")
+        is_parameter = isinstance(tensor, nn.Parameter)
+        memo[id(tensor)] = nn.Parameter(empty, requires_grad=False) if is_parameter else empty
+    return copy.deepcopy(model, memo)
+
+
+def _list_inputs(
+    model: nn.Module, example: Any
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    if isinstance(example, Mapping):
+        yield (), {key: _alias(value) for key, value in example.items()}
+        return
+    if example is not None:
+        yield tuple(_alias(v) for v in (example if isinstance(example, tuple) else (example,))), {}
+        return
+    channels, height, width = _read_image_size(model)
+    image = _empty(model, 1, channels, height, width)
+    keyword = getattr(model, "main_input_name", None)
+    if isinstance(keyword, str) and hasattr(model, "config"):
+        yield (), {keyword: image}
+    yield (image,), {}
+    yield (_empty(model, 1, channels, CLIP_FRAMES, height, width),), {}
+    yield ([_empty(model, channels, height, width)],), {}
+
+
+def _empty(model: nn.Module, *size: int) -> Tensor:
+    dtypes = (p.dtype for p in model.parameters() if p.dtype.is_floating_point)
+    return torch.empty(size, dtype=next(dtypes, torch.float32), device="meta")
+
+
+def _read_image_size(model: nn.Module) -> tuple[int, int, int]:
+    """Read (C, H, W) from a timm or Hugging Face config."""
+    timm_config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
+    if isinstance(timm_config, Mapping) and len(timm_config.get("input_size") or ()) == 3:
+        return tuple(timm_config["input_size"])
+    config = getattr(model, "config", None)
+    config = getattr(config, "vision_config", config)
+    size = getattr(config, "image_size", None) or DEFAULT_IMAGE[1:]
+    channels = getattr(config, "num_channels", None) or DEFAULT_IMAGE[0]
+    height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
+    return channels, height, width
+
+
+def _read_timm_names(model: nn.Module) -> list[str]:
+    config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
+    names = config.get("first_conv") if isinstance(config, Mapping) else None
+    names = [names] if isinstance(names, str) else list(names or ())
+    modules = dict(model.named_modules())
+    usable = names and all(isinstance(modules.get(name), SUPPORTED_LAYERS) for name in names)
+    return names if usable else []
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def _alias(value: Any) -> Any:
+    return tree_map(lambda v: v.detach() if isinstance(v, Tensor) else v, value)
+
+
+def _real(value: Any, device: torch.device) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return torch.zeros_like(value, device=device) if value.is_meta else value.to(device)
+
+
+def _warn_of_unsupported(tracer: _ImageTracer) -> None:
+    others = {name: kind for name, kind in tracer.unsupported.items() if "embedding" not in kind}
+    if others:
+        shown = ", ".join(f"{name!r}: {kind}" for name, kind in others.items())
+        warnings.warn(
+            f"the image also meets weights that TrAct cannot train ({shown}); call "
+            "trainact.precondition_grad there.",
+            stacklevel=3,
+        )
+
+
+def _describe_unsupported(tracer: _ImageTracer) -> str:
+    shown = ", ".join(f"{name!r}, a {kind}" for name, kind in tracer.unsupported.items())
+    return (
+        f"the first weight that the input meets is in {shown}; TrAct trains nn.Linear and "
+        "nn.Conv1d/2d/3d. In a layer of your own call trainact.precondition_grad(weight, x) where "
+        "its weight meets its input; an embedding of tokens trains its pre-activations already."
+    )
+
+
+def _describe_nothing(model: nn.Module, failure: Exception | None) -> str:
+    kind = type(model).__name__
+    if failure is None:
+        problem = f"a forward of {kind} ran without reaching an nn.Linear or nn.Conv1d/2d/3d"
+    else:
+        reason = (str(failure).strip() or type(failure).__name__).splitlines()[0][:200]
+        problem = f"a forward of {kind} failed before any layer was reached ({reason})"
+    return f"{problem}; pass example_input= as the model takes it, or layers= with their names."

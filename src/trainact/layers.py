@@ -1,0 +1,212 @@
+"""Layers that train their pre-activations: torch's own classes with one gradient replaced.
+
+A plain layer becomes a TrAct layer by a change of its class alone: it stays the same object with
+the same parameters, hooks and attributes, draws no random number, and can be changed back.
+"""
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from trainact.errors import UnsupportedLayerError
+from trainact.gradient import PooledMoment, apply_precondition
+from trainact.rows import LINEAR_PATCHES, describe_patches, patches_of_layer
+from trainact.settings import DEFAULT_LAM, check_lam, check_moment_dtype
+
+__all__ = [
+    "TrActConv1d",
+    "TrActConv2d",
+    "TrActConv3d",
+    "TrActLayer",
+    "TrActLinear",
+    "find_tract_class",
+]
+
+torch.fx.wrap("apply_precondition")  # fx keeps it as one node, so a traced network trains as before
+
+
+class TrActLayer(nn.Module):
+    """What all TrAct layers share: λ, the moment's dtype, and the class to go back to."""
+
+    plain_class: ClassVar[type[nn.Module]]
+    weight: Tensor
+    pooled: PooledMoment | None = None  # set by ``accumulate`` for as long as it lasts
+    __jit_unused_properties__: ClassVar[list[str]] = ["lam", "moment_dtype"]
+
+    def __init__(
+        self,
+        *args: Any,
+        lam: float = DEFAULT_LAM,
+        moment_dtype: torch.dtype | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Take torch's arguments for the plain layer, and TrAct's own by keyword."""
+        lam, moment_dtype = check_lam(lam), check_moment_dtype(moment_dtype)
+        super().__init__(*args, **kwargs)
+        self.lam, self.moment_dtype = lam, moment_dtype
+
+    @property
+    def lam(self) -> float:
+        """λ, a positive finite number; it may be changed at any time."""
+        return self._lam
+
+    @lam.setter
+    def lam(self, lam: float) -> None:
+        self._lam = check_lam(lam)
+
+    @property
+    def moment_dtype(self) -> torch.dtype | None:
+        """The dtype of second moment and solve; None is float32, float64 for float64 weights."""
+        return self._moment_dtype
+
+    @moment_dtype.setter
+    def moment_dtype(self, moment_dtype: torch.dtype | None) -> None:
+        self._moment_dtype = check_moment_dtype(moment_dtype)
+
+    def extra_repr(self) -> str:
+        """Show the plain layer's arguments, and TrAct's."""
+        shown = [super().extra_repr(), f"lam={self._lam:g}"]
+        if self._moment_dtype is not None:
+            shown.append(f"moment_dtype={self._moment_dtype}")
+        return ", ".join(part for part in shown if part)
+
+
+class TrActLinear(TrActLayer, nn.Linear):
+    """``nn.Linear`` with TrAct's weight gradient.
+
+    >>> TrActLinear(48, 384, lam=0.2)
+    TrActLinear(in_features=48, out_features=384, bias=True, lam=0.2)
+    """
+
+    plain_class = nn.Linear
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Compute what the plain layer computes."""
+        if torch.jit.is_scripting():
+            return F.linear(input, self.weight, self.bias)
+        weight = apply_precondition(
+            self.weight, input, LINEAR_PATCHES, self._lam, self._moment_dtype, self.pooled
+        )
+        return F.linear(input, weight, self.bias)
+
+
+class _TrActConv(TrActLayer, nn.modules.conv._ConvNd):
+    """A convolution's forward: torch's own, given the weight through the identity."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Compute what the plain layer computes."""
+        if torch.jit.is_scripting():
+            return self._conv_forward(input, self.weight, self.bias)
+        patches = patches_of_layer(self)
+        weight = apply_precondition(
+            self.weight, input, patches, self._lam, self._moment_dtype, self.pooled
+        )
+        return self._conv_forward(input, weight, self.bias)
+
+
+class TrActConv1d(_TrActConv, nn.Conv1d):
+    """``nn.Conv1d`` with TrAct's weight gradient."""
+
+    plain_class = nn.Conv1d
+
+
+class TrActConv2d(_TrActConv, nn.Conv2d):
+    """``nn.Conv2d`` with TrAct's weight gradient.
+
+    >>> TrActConv2d(3, 64, 3, padding=1)
+    TrActConv2d(3, 64, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), lam=0.1)
+    """
+
+    plain_class = nn.Conv2d
+
+
+class TrActConv3d(_TrActConv, nn.Conv3d):
+    """``nn.Conv3d`` with TrAct's weight gradient."""
+
+    plain_class = nn.Conv3d
+
+
+_CLASSES: dict[type[nn.Module], type[TrActLayer]] = {
+    cls.plain_class: cls for cls in (TrActLinear, TrActConv1d, TrActConv2d, TrActConv3d)
+}
+
+
+class _TrActSubclass(TrActLayer):
+    """A layer class of someone else's: its own forward runs, and the weight is met inside it.
+
+    Whatever the forward makes of the weight (standardises it, scales it, pads the input), the
+    gradient is preconditioned where the result reaches torch's operator together with the input.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the foreign layer's own forward."""
+        if not torch.is_grad_enabled():
+            return super().forward(*args, **kwargs)
+        meeting = _WeightMeeting(self)
+        with meeting:
+            result = super().forward(*args, **kwargs)
+        if meeting.calls != 1:
+            raise UnsupportedLayerError(
+                f"{self.plain_class.__name__}.forward called F.linear or F.conv1d/2d/3d "
+                f"{meeting.calls} times; TrAct needs exactly one such call to know the layer's "
+                "weight. Use trainact.precondition_grad inside the layer's own forward instead."
+            )
+        return result
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle and copy by the plain class: a class made at run time has no address."""
+        reduced = super().__reduce_ex__(2)
+        return _new_layer, (self.plain_class,), *reduced[2:]
+
+
+class _WeightMeeting(TorchFunctionMode):
+    """Precondition the weight of the one operator call inside a foreign layer's forward."""
+
+    _OPERATORS = frozenset({F.linear, F.conv1d, F.conv2d, F.conv3d})
+    _ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+
+    def __init__(self, layer: TrActLayer) -> None:
+        super().__init__()
+        self.layer = layer
+        self.calls = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func not in self._OPERATORS:
+            return func(*args, **kwargs)
+        self.calls += 1
+        given = dict(zip(self._ARGUMENTS, args, strict=False)) | kwargs
+        layer, x, weight = self.layer, given.pop("input"), given.pop("weight")
+        geometry = {key: value for key, value in given.items() if key != "bias"}
+        patches = describe_patches(weight.shape[2:], **geometry)
+        weight = apply_precondition(
+            weight, x, patches, layer._lam, layer._moment_dtype, layer.pooled
+        )
+        return func(x, weight, **given)
+
+
+def find_tract_class(plain_class: type[nn.Module]) -> type[TrActLayer]:
+    """Return the TrAct class for a plain layer class, made on first use for a foreign one."""
+    if plain_class not in _CLASSES:
+        _CLASSES[plain_class] = _make_subclass(plain_class)
+    return _CLASSES[plain_class]
+
+
+def _make_subclass(plain_class: type[nn.Module]) -> type[TrActLayer]:
+    name = f"TrAct{plain_class.__name__}"
+    members = {
+        "plain_class": plain_class,
+        "__doc__": f"``{plain_class.__qualname__}`` with TrAct's weight gradient.",
+        "__module__": __name__,
+    }
+    return type(name, (_TrActSubclass, plain_class), members)
+
+
+def _new_layer(plain_class: type[nn.Module]) -> TrActLayer:
+    cls = find_tract_class(plain_class)
+    return cls.__new__(cls)

@@ -1,0 +1,192 @@
+"""The canonical layout: what a layer multiplies its weight with, as rows [g, b, n].
+
+A Linear's rows are its tokens. A convolution's rows are its patches, one for each output position
+of each image, so that z = rows @ weight.flatten(1).T holds for both. The columns are ordered as the
+weight is: input channel (of the group) first, then the kernel's positions.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainact.errors import TrActValueError
+
+__all__ = [
+    "SUPPORTED_LAYERS",
+    "Patches",
+    "PlainLayer",
+    "LINEAR_PATCHES",
+    "count_rows",
+    "describe_patches",
+    "patches_of_layer",
+    "unfold_in_chunks",
+    "unfold_rows",
+]
+
+SUPPORTED_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+PlainLayer: TypeAlias = nn.Linear | nn.modules.conv._ConvNd
+
+PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+CHUNK_ELEMENTS = 1 << 22
+"""How many numbers one chunk of unfolded rows may hold (16 MiB in float32)."""
+
+
+class Patches(NamedTuple):
+    """How a layer cuts its input into rows; a Linear has a kernel of no dimensions."""
+
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]  # before and after, for each dimension
+    dilation: tuple[int, ...]
+    groups: int
+    padding_mode: str
+
+
+def describe_patches(
+    kernel_size: Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: int | str | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    padding_mode: str = "zeros",
+) -> Patches:
+    """Resolve a convolution's arguments, as torch takes them, to numbers for each dimension.
+
+    >>> describe_patches((3, 4), padding="same").padding
+    ((1, 1), (1, 2))
+    """
+    if padding_mode not in PADDING_MODES:
+        raise TrActValueError(
+            f"padding_mode={padding_mode!r} is unknown; use one of {', '.join(PADDING_MODES)}."
+        )
+    dims = len(kernel_size)
+    dilation = _for_each_dimension(dilation, dims)
+    if padding == "same":
+        spans = [d * (k - 1) for k, d in zip(kernel_size, dilation, strict=True)]
+        sides = tuple((span // 2, span - span // 2) for span in spans)
+    elif padding == "valid":
+        sides = ((0, 0),) * dims
+    elif isinstance(padding, str):
+        raise TrActValueError(f"padding={padding!r} is unknown; use a number, 'same' or 'valid'.")
+    else:
+        sides = tuple((side, side) for side in _for_each_dimension(padding, dims))
+    stride = _for_each_dimension(stride, dims)
+    return Patches(tuple(kernel_size), stride, sides, dilation, groups, padding_mode)
+
+
+def patches_of_layer(layer: PlainLayer) -> Patches:
+    """Return how ``layer`` cuts its input."""
+    if isinstance(layer, nn.Linear):
+        return LINEAR_PATCHES
+    return describe_patches(
+        layer.kernel_size,
+        layer.stride,
+        layer.padding,
+        layer.dilation,
+        layer.groups,
+        layer.padding_mode,
+    )
+
+
+def count_rows(x: Tensor, patches: Patches) -> int:
+    """Return b, the number of rows in ``x``: samples times output positions."""
+    dims = len(patches.kernel_size)
+    if dims == 0:
+        return math.prod(x.shape[:-1])
+    samples = x.shape[0] if x.dim() == dims + 2 else 1
+    return samples * math.prod(_output_size(x.shape[-dims:], patches))
+
+
+def unfold_rows(x: Tensor, patches: Patches) -> Tensor:
+    """Return all rows of ``x``, shape [g, b, n].
+
+    Args:
+        x: the layer's input, [..., n] for a Linear, [N, C, *size] or [C, *size] otherwise.
+        patches: how the layer cuts it.
+    """
+    if not patches.kernel_size:
+        return x.reshape(1, -1, x.shape[-1])
+    return _rows_of_windows(_view_windows(x, patches), patches)
+
+
+def unfold_in_chunks(
+    x: Tensor, patches: Patches, max_elements: int = CHUNK_ELEMENTS
+) -> Iterator[Tensor]:
+    """Yield the rows of ``x`` in pieces [g, b', n] of at most ``max_elements`` numbers each.
+
+    A piece is at least one line of output positions of one image.
+    """
+    if not patches.kernel_size:
+        rows = unfold_rows(x, patches)
+        yield from rows.split(max(1, max_elements // max(1, x.shape[-1])), dim=1)
+        return
+    windows = _view_windows(x, patches)
+    samples, lines = windows.shape[0], windows.shape[2]
+    per_line = max(1, math.prod(windows.shape[1:2] + windows.shape[3:]))
+    lines_at_once = max(1, min(lines, max_elements // per_line))
+    samples_at_once = max(1, max_elements // (per_line * max(1, lines)))
+    for some in windows.split(samples_at_once) if samples else ():
+        for piece in some.split(lines_at_once, dim=2) if lines else ():
+            yield _rows_of_windows(piece, patches)
+
+
+def pad_input(x: Tensor, patches: Patches) -> Tensor:
+    """Return ``x`` as a batch [N, C, *size] with its border added explicitly."""
+    dims = len(patches.kernel_size)
+    if x.dim() == dims + 1:
+        x = x.unsqueeze(0)
+    if all(side == (0, 0) for side in patches.padding):
+        return x
+    sides = [amount for side in reversed(patches.padding) for amount in side]
+    return F.pad(x, sides, mode=patches.padding_mode.replace("zeros", "constant"))
+
+
+def _view_windows(x: Tensor, patches: Patches) -> Tensor:
+    """Return a view [N, C, *positions, *kernel] on the padded input; nothing is copied."""
+    windows = pad_input(x, patches)
+    spans = [d * (k - 1) + 1 for k, d in zip(patches.kernel_size, patches.dilation, strict=True)]
+    for axis, (span, step) in enumerate(zip(spans, patches.stride, strict=True), start=2):
+        windows = windows.unfold(axis, span, step)
+    steps = [slice(None, None, step) for step in patches.dilation]
+    return windows[(slice(None),) * (windows.dim() - len(steps)) + tuple(steps)]
+
+
+def _rows_of_windows(windows: Tensor, patches: Patches) -> Tensor:
+    dims = len(patches.kernel_size)
+    channels = windows.shape[1] // patches.groups
+    by_group = windows.unflatten(1, (patches.groups, channels))  # [N, g, C/g, *positions, *kernel]
+    positions = range(3, 3 + dims)
+    kernel = range(3 + dims, 3 + 2 * dims)
+    ordered = by_group.permute(1, 0, *positions, 2, *kernel)
+    num_inputs = math.prod(ordered.shape[2 + dims :])
+    num_rows = math.prod(ordered.shape[1 : 2 + dims])
+    return ordered.reshape(patches.groups, num_rows, num_inputs)
+
+
+def _output_size(size: Sequence[int], patches: Patches) -> list[int]:
+    return [
+        max(0, (length + sum(side) - d * (k - 1) - 1) // step + 1)
+        for length, k, step, side, d in zip(
+            size,
+            patches.kernel_size,
+            patches.stride,
+            patches.padding,
+            patches.dilation,
+            strict=True,
+        )
+    ]
+
+
+def _for_each_dimension(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
+    values = (value,) * dims if isinstance(value, int) else tuple(value)
+    if len(values) == 1:
+        values = values * dims
+    if len(values) != dims:
+        raise TrActValueError(f"{value!r} has {len(values)} numbers for {dims} dimensions.")
+    return values
+
+
+LINEAR_PATCHES = describe_patches(())

@@ -1,0 +1,198 @@
+"""Put TrAct into a model and take it out again: check everything first, then change."""
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils import parametrize
+
+from trainact.errors import TrActTypeError, TrActValueError, UnsupportedLayerError
+from trainact.first_layer import find_first_layers
+from trainact.layers import TrActLayer, find_tract_class
+from trainact.rows import SUPPORTED_LAYERS
+from trainact.settings import DEFAULT_LAM, check_lam, check_moment_dtype
+
+__all__ = ["TrAct", "apply_tract", "remove_tract"]
+
+SUPPORTED_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_ACCEPTED = "TrAct takes an nn.Linear, nn.Conv1d, nn.Conv2d or nn.Conv3d"
+
+Layer = TypeVar("Layer", bound=nn.Module)
+
+
+def TrAct(  # noqa: N802  (the paper's users type it so)
+    layer: Layer, lam: float = DEFAULT_LAM, *, moment_dtype: torch.dtype | None = None
+) -> Layer:
+    """Return ``layer`` with TrAct's weight gradient: the very same object, its class changed.
+
+    >>> conv = TrAct(nn.Conv2d(3, 64, 7, stride=2, padding=3), lam=0.1)
+    >>> conv
+    TrActConv2d(3, 64, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3), lam=0.1)
+    >>> isinstance(conv, nn.Conv2d)
+    True
+
+    Args:
+        layer: the first layer of an image model.
+        lam: λ.
+        moment_dtype: ``torch.float64`` for inputs in a raw pixel range; None is float32.
+
+    Raises:
+        UnsupportedLayerError: the layer is none that TrAct can train; nothing was changed.
+    """
+    lam, moment_dtype = check_lam(lam), check_moment_dtype(moment_dtype)
+    check_layer(layer)
+    _change_class(layer, lam, moment_dtype)
+    return layer
+
+
+def apply_tract(
+    model: nn.Module,
+    lam: float = DEFAULT_LAM,
+    *,
+    layers: str | Iterable[str] | None = None,
+    example_input: Any = None,
+    moment_dtype: torch.dtype | None = None,
+) -> list[str]:
+    """Give the model's first layer, or layers, TrAct's gradient in place; return their names.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    >>> apply_tract(model)
+    ['0']
+    >>> remove_tract(model)
+    ['0']
+
+    Args:
+        model: any module; it may be the layer itself, whose name is then the empty string.
+        lam: λ.
+        layers: names of the layers, as in ``model.named_modules()``; None looks for them with
+            :func:`trainact.find_first_layers`.
+        example_input: an input for that search, where the default image does not fit.
+        moment_dtype: as in :func:`TrAct`.
+
+    Raises:
+        TrActError: nothing was found, or not all of it can be changed; the model is as it was.
+    """
+    lam, moment_dtype = check_lam(lam), check_moment_dtype(moment_dtype)
+    _check_model(model, "apply_tract")
+    names = find_first_layers(model, example_input) if layers is None else _check_names(layers)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for name in names:
+        if name not in modules:
+            raise TrActValueError(_describe_unknown_name(name, modules))
+        check_layer(modules[name], name)
+    for name in names:
+        _change_class(modules[name], lam, moment_dtype)
+    return names
+
+
+def remove_tract(model: nn.Module) -> list[str]:
+    """Put the plain classes back, with the same parameters; return the names of the layers."""
+    _check_model(model, "remove_tract")
+    found = [(name, m) for name, m in model.named_modules() if isinstance(m, TrActLayer)]
+    for name, layer in found:
+        if type(layer) is not find_tract_class(layer.plain_class):
+            raise TrActValueError(
+                f"layer {name!r} is a {type(layer).__name__}, a class that something else made of "
+                f"TrAct's; undo that first (for a parametrization: "
+                "torch.nn.utils.parametrize.remove_parametrizations)."
+            )
+        if layer.pooled is not None:
+            raise TrActValueError(
+                f"layer {name!r} is inside trainact.accumulate; leave that block first."
+            )
+    for _, layer in found:
+        layer.__class__ = layer.plain_class  # type: ignore[assignment]
+        for attribute in ("_lam", "_moment_dtype"):
+            del layer.__dict__[attribute]
+    return [name for name, _ in found]
+
+
+def check_layer(layer: object, name: str = "") -> None:
+    """Refuse, without touching it, a layer that TrAct cannot train."""
+    where = f"layer {name!r}: " if name else ""
+    if isinstance(layer, TrActLayer):
+        raise UnsupportedLayerError(
+            f"{where}{type(layer).__name__} already trains with TrAct (lam={layer.lam:g}); set "
+            "layer.lam to change it, or call trainact.remove_tract first."
+        )
+    if not isinstance(layer, SUPPORTED_LAYERS):
+        came = f"the class {layer.__name__}" if isinstance(layer, type) else type(layer).__name__
+        raise UnsupportedLayerError(
+            f"{where}{_ACCEPTED}; got {came}. In a layer of your own, call "
+            "trainact.precondition_grad(weight, x) where its weight meets its input."
+        )
+    problem = _find_problem(layer)
+    if problem is not None:
+        raise UnsupportedLayerError(f"{where}{type(layer).__name__} {problem}")
+
+
+def _find_problem(layer: nn.Module) -> str | None:
+    """Say what stands in the way, and what to do about it."""
+    weight = layer._parameters.get("weight")
+    if isinstance(weight, UninitializedParameter):
+        return "is lazy and not yet initialised; run one batch through the model, then apply TrAct."
+    if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
+        return "is lazy; run one batch through the model, then apply TrAct."
+    if parametrize.is_parametrized(layer):
+        return (
+            "has a parametrised weight; apply TrAct first and the parametrization after it, or "
+            "call torch.nn.utils.parametrize.remove_parametrizations."
+        )
+    if weight is None and "weight_mask" in dict(layer.named_buffers(recurse=False)):
+        return "has a pruned weight; call torch.nn.utils.prune.remove(layer, 'weight') first."
+    if weight is None:
+        return (
+            "has no parameter named 'weight' (a hook or a re-parametrisation computes it); restore "
+            "the plain weight first."
+        )
+    if weight.is_quantized or weight.dtype not in SUPPORTED_DTYPES or _is_foreign_tensor(weight):
+        return (
+            f"has a quantised weight ({type(weight).__name__}, {weight.dtype}); TrAct trains "
+            "float64, float32, bfloat16 and float16 weights: apply it before quantisation."
+        )
+    if "forward" in layer.__dict__:
+        return (
+            "has a forward set on the instance (an Accelerate hook, for example), which would "
+            "bypass TrAct; apply TrAct before that hook."
+        )
+    return None
+
+
+def _is_foreign_tensor(weight: Tensor) -> bool:
+    """Tell whether the weight is a wrapper subclass other than a sharded tensor."""
+    wrapped = torch.utils._python_dispatch.is_traceable_wrapper_subclass(weight)
+    return wrapped and type(weight).__name__ != "DTensor"
+
+
+def _change_class(layer: nn.Module, lam: float, moment_dtype: torch.dtype | None) -> None:
+    layer.__class__ = find_tract_class(type(layer))
+    assert isinstance(layer, TrActLayer)
+    layer.lam, layer.moment_dtype = lam, moment_dtype
+
+
+def _check_model(model: object, function: str) -> None:
+    if not isinstance(model, nn.Module):
+        raise TrActTypeError(
+            f"{function} takes an nn.Module, changed in place; got {type(model).__name__}."
+        )
+
+
+def _check_names(layers: str | Iterable[str]) -> list[str]:
+    names = [layers] if isinstance(layers, str) else list(layers)
+    if not names:
+        raise TrActValueError(
+            "layers= names no layer; give names as in model.named_modules(), or leave it out to "
+            "have the first layer found."
+        )
+    for name in names:
+        if not isinstance(name, str):
+            raise TrActTypeError(f"layers= takes names; got {name!r} ({type(name).__name__}).")
+    return list(dict.fromkeys(names))
+
+
+def _describe_unknown_name(name: str, modules: dict[str, nn.Module]) -> str:
+    usable = [key for key, module in modules.items() if isinstance(module, SUPPORTED_LAYERS)]
+    shown = ", ".join(repr(key) for key in usable[:8]) + (", ..." if len(usable) > 8 else "")
+    return f"the model has no layer named {name!r}; its layers for TrAct: {shown or 'none'}."

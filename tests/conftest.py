@@ -1,0 +1,48 @@
+"""Shared fixtures: real images, and one hypothesis profile for each of the two commands."""
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from torch import Tensor
+
+settings.register_profile(
+    "usual", max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("thorough", parent=settings.get_profile("usual"), max_examples=10_000)
+settings.load_profile(os.environ.get("TRAINACT_HYPOTHESIS", "usual"))
+
+
+@pytest.fixture(scope="session")
+def samples() -> Path:
+    """Folder of real image samples, in their users' layouts."""
+    folder = os.environ.get("TRAINACT_SAMPLES")
+    if not folder:
+        pytest.skip("needs real images: set TRAINACT_SAMPLES to a folder with cifar10/test.parquet")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def cifar_images(samples: Path) -> Tensor:
+    """The first 32 test images of the CIFAR-10 sample, float64 in [0, 255], [32, 3, 32, 32]."""
+    return read_cifar_images(samples, 32)
+
+
+def read_cifar_images(samples: Path, count: int) -> Tensor:
+    import numpy as np
+    import pyarrow.parquet
+    from PIL import Image
+
+    table = pyarrow.parquet.read_table(samples / "cifar10" / "test.parquet").slice(0, count)
+    pictures = [Image.open(io.BytesIO(row["img"]["bytes"])) for row in table.to_pylist()]
+    return (
+        torch.stack([torch.from_numpy(np.array(p)) for p in pictures]).permute(0, 3, 1, 2).double()
+    )
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> None:
+    torch.manual_seed(0)

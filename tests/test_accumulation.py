@@ -1,0 +1,185 @@
+"""Gradient accumulation: the result of many backward passes is that of one on the whole batch."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from cases import CASES, Case, assert_close
+from trainact import TrAct, TrActError, accumulate, apply_tract, remove_tract
+from trainact.reference import tract_gradient_of_layer
+
+batched = [
+    case for case in CASES if len(case.shape) > 1 and case.shape[0] > 1 and "un" not in case.name
+]
+
+
+def network() -> nn.Module:
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 16, 5)
+    ).double()
+    apply_tract(model)
+    return model
+
+
+def whole_batch_grad(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    twin = copy.deepcopy(model)
+    twin.zero_grad()
+    twin(x).square().mean().backward()
+    return twin[0].weight.grad
+
+
+@pytest.mark.parametrize("case", batched, ids=lambda case: case.name)
+def test_micro_batches_give_the_gradient_of_the_whole_batch(case: Case):
+    layer, x = case.draw()
+    layer = TrAct(layer, lam=0.3)
+    grad_z = torch.randn_like(layer(x))
+    with accumulate(layer):
+        for rows, grads in zip(
+            x.split([1, len(x) - 1]), grad_z.split([1, len(x) - 1]), strict=True
+        ):
+            layer(rows).backward(grads)
+    assert_close(layer.weight.grad, tract_gradient_of_layer(layer, x, grad_z, lam=0.3), 1e-8)
+
+
+def test_other_gradients_are_the_ordinary_sums():
+    model, x = network(), torch.randn(6, 3, 6, 6).double()
+    twin = copy.deepcopy(model)
+    twin(x).square().mean().backward()
+    with accumulate(model):
+        for part in x.chunk(3):
+            (model(part).square().mean() / 3).backward()
+    for actual, expected in zip(model.parameters(), twin.parameters(), strict=True):
+        assert_close(actual.grad, expected.grad)
+
+
+def test_one_micro_batch_equals_no_accumulation():
+    model, x = network(), torch.randn(6, 3, 6, 6).double()
+    expected = whole_batch_grad(model, x)
+    with accumulate(model):
+        model(x).square().mean().backward()
+    assert_close(model[0].weight.grad, expected)
+
+
+def test_calls_in_one_forward_share_one_pooled_moment():
+    layer = TrAct(nn.Linear(6, 4).double())
+    first, second = torch.randn(9, 6).double(), torch.randn(20, 6).double()
+    grads = torch.randn(9, 4).double(), torch.randn(20, 4).double()
+    with accumulate(layer):
+        torch.autograd.backward([layer(first), layer(second)], grads)
+    expected = tract_gradient_of_layer(layer, torch.cat([first, second]), torch.cat(grads))
+    assert_close(layer.weight.grad, expected)
+
+
+def test_layers_that_share_a_weight_share_the_pool():
+    one, two = nn.Linear(6, 4).double(), nn.Linear(6, 4).double()
+    two.weight = one.weight
+    model = nn.ModuleList([TrAct(one), TrAct(two)])
+    first, second = torch.randn(9, 6).double(), torch.randn(20, 6).double()
+    grads = torch.randn(9, 4).double(), torch.randn(20, 4).double()
+    with accumulate(model):
+        torch.autograd.backward([one(first), two(second)], grads)
+    expected = tract_gradient_of_layer(one, torch.cat([first, second]), torch.cat(grads))
+    assert_close(one.weight.grad, expected)
+    two.lam = 0.2
+    with (
+        pytest.raises(TrActError, match=r"share a weight but not lam \(0.1 and 0.2\)"),
+        accumulate(model),
+    ):
+        pass
+
+
+def test_a_gradient_present_on_entering_is_added_back():
+    model, x = network(), torch.randn(6, 3, 6, 6).double()
+    expected = whole_batch_grad(model, x)
+    present = torch.randn_like(expected)
+    model[0].weight.grad = present.clone()
+    with accumulate(model):
+        assert model[0].weight.grad is None
+        model(x).square().mean().backward()
+    assert_close(model[0].weight.grad, expected + present)
+
+
+@pytest.mark.parametrize("present", [True, False])
+@pytest.mark.parametrize("run_forward", [True, False])
+def test_leaving_without_a_backward_changes_nothing(present, run_forward):
+    model = network()
+    grad = torch.randn_like(model[0].weight) if present else None
+    model[0].weight.grad = grad
+    with accumulate(model):
+        if run_forward:
+            model(torch.randn(2, 3, 6, 6).double())
+    assert model[0].weight.grad is grad
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_an_exception_leaves_gradient_and_state_as_they_were(present):
+    model, x = network(), torch.randn(6, 3, 6, 6).double()
+    before = torch.randn_like(model[0].weight) if present else None
+    model[0].weight.grad = None if before is None else before.clone()
+
+    def fail_halfway():
+        with accumulate(model):
+            model(x).square().mean().backward()
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        fail_halfway()
+    if present:
+        assert torch.equal(model[0].weight.grad, before)
+    else:
+        assert model[0].weight.grad is None
+    assert model[0].pooled is None
+    model.zero_grad()
+    model(x).square().mean().backward()
+    assert_close(model[0].weight.grad, whole_batch_grad(model, x))
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_activation_checkpointing_does_not_count_rows_twice(use_reentrant):
+    model, x = network(), torch.randn(6, 3, 6, 6).double()
+    expected = whole_batch_grad(model, x)
+    with accumulate(model):
+        for part in x.requires_grad_().chunk(3):
+            (checkpoint(model, part, use_reentrant=use_reentrant).square().mean() / 3).backward()
+    assert_close(model[0].weight.grad, expected)
+
+
+def test_a_frozen_layer_is_left_alone():
+    model = network()
+    model[0].weight.requires_grad_(False)
+    with accumulate(model):
+        model(torch.randn(2, 3, 6, 6).double()).sum().backward()
+    assert model[0].weight.grad is None
+
+
+def test_half_precision_pools_in_full_precision():
+    layer = TrAct(nn.Linear(6, 4).bfloat16())
+    x, grad_z = torch.randn(64, 6).bfloat16(), torch.randn(64, 4).bfloat16()
+    with accumulate(layer):
+        for rows, grads in zip(x.chunk(4), grad_z.chunk(4), strict=True):
+            layer(rows).backward(grads)
+    expected = tract_gradient_of_layer(copy.deepcopy(layer).double(), x.double(), grad_z.double())
+    assert layer.weight.grad.dtype == torch.bfloat16
+    assert_close(layer.weight.grad.double(), expected, 3e-2)
+
+
+def test_misuse_is_refused_with_a_message():
+    with pytest.raises(TrActError, match="found no TrAct layer"), accumulate(nn.Linear(3, 3)):
+        pass
+    model = network()
+    with accumulate(model):
+        with pytest.raises(TrActError, match="inside another accumulate block"), accumulate(model):
+            pass
+        with pytest.raises(TrActError, match=r"'0' is inside trainact\.accumulate"):
+            remove_tract(model)
+        parameters = {name: p.detach() for name, p in model.named_parameters()}
+        with pytest.raises(TrActError, match=r"not inside torch\.func"):
+            torch.func.grad(
+                lambda p: torch.func.functional_call(
+                    model, p, torch.randn(2, 3, 6, 6).double()
+                ).sum()
+            )(parameters)
+    model(torch.randn(2, 3, 6, 6).double())

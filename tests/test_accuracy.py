@@ -1,0 +1,88 @@
+"""Accuracy of the default float32 on real images, whose eigenvalues go from 0 to hundreds."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainact import TrAct
+from trainact.rows import patches_of_layer, unfold_rows
+
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+LAYERS = {"3x3": (3, 1, 1), "4x4": (4, 4, 0), "7x7": (7, 2, 3), "16x16": (16, 16, 0)}
+RANGES = {
+    "standardised": lambda x: (x / 255 - _channels(MEAN)) / _channels(STD),
+    "unit": lambda x: x / 255,
+    "raw": lambda x: x,
+}
+
+
+def _channels(values: tuple[float, ...]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64).view(3, 1, 1)
+
+
+def relative_error(actual: Tensor, expected: Tensor) -> float:
+    return ((actual.double() - expected).norm() / expected.norm()).item()
+
+
+def measure(
+    images: Tensor, kernel: tuple[int, int, int], moment_dtype
+) -> tuple[float, float, float]:
+    """Return the errors of TrAct's gradient: in all, without the plain gradient's own, and of that.
+
+    PyTorch computes the plain gradient G in float32 before TrAct sees it, and the inverse amplifies
+    its rounding. The second error compares with that same G times the float64 inverse; the third
+    is the error that the exact inverse of G still has.
+    """
+    size, stride, padding = kernel
+    torch.manual_seed(0)
+    layer = nn.Conv2d(3, 64, size, stride, padding)
+    tract = TrAct(copy.deepcopy(layer), moment_dtype=moment_dtype)
+    x = images.float()
+    z = layer(x)
+    grad_z = torch.randn_like(z)
+    z.backward(grad_z)
+    tract(x).backward(grad_z)
+    rows = unfold_rows(x.double(), patches_of_layer(layer))[0]
+    moment = rows.T @ rows / len(rows) + 0.1 * torch.eye(rows.shape[1], dtype=torch.float64)
+
+    def precondition(grad: Tensor) -> Tensor:
+        return torch.linalg.solve(moment, grad.double().flatten(1).T).T.reshape(layer.weight.shape)
+
+    exact_grad = grad_z.double().movedim(1, -1).flatten(0, -2).T @ rows
+    exact, of_plain = precondition(exact_grad), precondition(layer.weight.grad)
+    grad = tract.weight.grad
+    return (
+        relative_error(grad, exact),
+        relative_error(grad, of_plain),
+        relative_error(of_plain, exact),
+    )
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("pixels", [32, 224])
+@pytest.mark.parametrize("value_range", ["standardised", "unit"])
+def test_scaled_images_need_no_option(cifar_images, name, pixels, value_range):
+    images = F.interpolate(cifar_images, size=pixels, mode="bilinear")
+    in_all, added, inherited = measure(RANGES[value_range](images), LAYERS[name], None)
+    assert added <= 3e-4
+    assert in_all <= max(3e-4, 1.05 * inherited)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("pixels", [32, 224])
+def test_raw_pixels_are_exact_with_a_float64_moment(cifar_images, name, pixels):
+    images = F.interpolate(cifar_images, size=pixels, mode="bilinear")
+    in_all, added, _ = measure(images, LAYERS[name], torch.float64)
+    assert in_all <= 2e-2
+    assert added <= 1e-3
+
+
+@pytest.mark.parametrize("name", ["3x3", "4x4"])
+@pytest.mark.parametrize("pixels", [32, 224])
+def test_raw_pixels_are_good_enough_by_default_for_small_kernels(cifar_images, name, pixels):
+    images = F.interpolate(cifar_images, size=pixels, mode="bilinear")
+    in_all, _, _ = measure(images, LAYERS[name], None)
+    assert in_all <= 2e-2

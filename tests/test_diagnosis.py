@@ -1,0 +1,102 @@
+"""diagnose: the numbers of the paper's Figure 1."""
+
+import pytest
+import torch
+from torch import nn
+
+from trainact import TrAct, TrActError, diagnose
+from trainact.reference import tract_gradient
+
+
+def test_tokens_of_a_dictionary_train_their_pre_activations_already():
+    """Figure 1, left: with one-hot rows, each token once, the plain step of z is ∇z itself."""
+    layer, x, grad_z = nn.Linear(4, 3, bias=False), torch.eye(4), torch.randn(4, 3)
+    diagnosis = diagnose(layer, x, grad_z)
+    assert diagnosis.cosine_plain == pytest.approx(1)
+    assert diagnosis.cosine_tract == pytest.approx(1)
+
+
+def test_the_numbers_are_those_of_their_definitions():
+    layer = TrAct(nn.Linear(6, 3), lam=0.3)
+    x, grad_z = torch.randn(40, 6) @ torch.randn(6, 6), torch.randn(40, 3)
+    diagnosis = diagnose(layer, x, grad_z)
+    x, grad_z = x.double(), grad_z.double()
+    wanted = 40 * grad_z
+    plain = grad_z.T @ x
+    tract = tract_gradient(grad_z, x, 0.3)
+    for name, gradient in (("plain", plain), ("tract", tract)):
+        given = x @ gradient.T
+        cosine = torch.cosine_similarity(given.flatten(), wanted.flatten(), dim=0).item()
+        assert getattr(diagnosis, f"cosine_{name}") == pytest.approx(cosine)
+        distance = ((given - wanted).norm() / wanted.norm()).item()
+        assert getattr(diagnosis, f"distance_{name}") == pytest.approx(distance)
+    values = torch.linalg.eigvalsh(x.T @ x / 40)
+    assert diagnosis.lam == 0.3
+    assert (diagnosis.num_rows, diagnosis.num_inputs) == (40, 6)
+    assert diagnosis.smallest_eigenvalue == pytest.approx(values[0].item())
+    assert diagnosis.largest_eigenvalue == pytest.approx(values[-1].item())
+    condition = (values[-1] + 0.3) / (values[0] + 0.3)
+    assert diagnosis.condition_number == pytest.approx(condition.item())
+    assert diagnosis.grad_norm_ratio == pytest.approx((tract.norm() / plain.norm()).item())
+    assert diagnosis.effective_inputs == pytest.approx((values / (values + 0.3)).sum().item())
+
+
+def test_on_real_images_tract_is_nearer_to_the_wanted_step(cifar_images):
+    layer = nn.Conv2d(3, 16, 3, padding=1)
+    x = (cifar_images / 255 - 0.47) / 0.25
+    grad_z = torch.randn(32, 16, 32, 32)
+    diagnosis = diagnose(layer, x, grad_z)
+    assert diagnosis.cosine_tract > 1.5 * diagnosis.cosine_plain
+    assert diagnosis.distance_tract < 1 < diagnosis.distance_plain
+    assert diagnosis.largest_eigenvalue / diagnosis.smallest_eigenvalue > 1000
+
+
+def test_groups_are_layers_of_their_own():
+    layer = nn.Conv2d(4, 6, 3, groups=2, bias=False)
+    x, grad_z = torch.randn(5, 4, 8, 8), torch.randn(5, 6, 6, 6)
+    both = diagnose(layer, x, grad_z)
+    halves = [
+        diagnose(nn.Conv2d(2, 3, 3), half, grad)
+        for half, grad in zip(x.chunk(2, 1), grad_z.chunk(2, 1), strict=True)
+    ]
+    assert both.largest_eigenvalue == pytest.approx(max(d.largest_eigenvalue for d in halves))
+    assert both.effective_inputs == pytest.approx(sum(d.effective_inputs for d in halves) / 2)
+
+
+@pytest.mark.parametrize(
+    ("scale", "lam", "advice"),
+    [
+        (0.01, 0.1, "lam 0.1 exceeds every eigenvalue: TrAct is close to plain training"),
+        (1000.0, 0.1, "too much for float32: standardise the input, or use moment_dtype"),
+        (1.0, 0.1, "lam 0.1 lies below the largest eigenvalue"),
+    ],
+)
+def test_the_advice_follows_from_the_eigenvalues(scale, lam, advice):
+    x = scale * torch.randn(500, 48)
+    x[:, 1] = x[:, 0]
+    diagnosis = diagnose(nn.Linear(48, 8), x, torch.randn(500, 8), lam)
+    assert advice in diagnosis.advice
+    assert advice in str(diagnosis)
+
+
+@pytest.mark.parametrize(
+    ("layer", "x", "grad_z", "message"),
+    [
+        (
+            nn.ReLU(),
+            torch.randn(3, 4),
+            torch.randn(3, 4),
+            "takes an nn.Linear or nn.Conv1d/2d/3d; got ReLU",
+        ),
+        (
+            nn.Linear(4, 2),
+            torch.randn(3, 4),
+            torch.randn(5, 2),
+            r"grad_z of shape \(5, 2\) does not fit x",
+        ),
+        (nn.Linear(4, 2), torch.randn(0, 4), torch.randn(0, 2), "0 rows"),
+    ],
+)
+def test_bad_input_is_refused(layer, x, grad_z, message):
+    with pytest.raises(TrActError, match=message):
+        diagnose(layer, x, grad_z)

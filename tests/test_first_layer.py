@@ -1,0 +1,233 @@
+"""Finding the layers that meet the image before any other weight does."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from trainact import TrActError, UnsupportedLayerError, apply_tract, find_first_layers
+
+
+class Net(nn.Module):
+    """A module whose forward is given as a function of itself and its inputs."""
+
+    def __init__(self, forward, **modules):
+        super().__init__()
+        self.steps = forward
+        for name, module in modules.items():
+            setattr(self, name, module)
+
+    def forward(self, *args, **kwargs):
+        return self.steps(self, *args, **kwargs)
+
+
+def normalise(x):
+    mean = torch.tensor([0.5, 0.4, 0.3], device=x.device).view(3, 1, 1)
+    return (x / 255 - mean) / 0.2
+
+
+def to_patches(x):
+    return F.unfold(x, 16, stride=16).transpose(1, 2)
+
+
+FOUND = {
+    "sequential": (nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)), ["0"]),
+    "flattened": (nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 10)), ["1"]),
+    "head-registered-first": (
+        Net(lambda s, x: s.head(s.stem(x).mean((2, 3))), head=nn.Linear(4, 2), stem=nn.Conv2d(3, 4, 3)),
+        ["stem"],
+    ),
+    "normalised-and-padded": (
+        Net(lambda s, x: s.stem(F.pad(normalise(x), (1, 1, 1, 1), "reflect")), stem=nn.Conv2d(3, 4, 3)),
+        ["stem"],
+    ),
+    "normalised-in-place": (
+        Net(lambda s, x: s.stem(x.clone().sub_(0.5).div_(0.2)), stem=nn.Conv2d(3, 4, 3)),
+        ["stem"],
+    ),
+    "batch-norm-before": (nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3)), ["1"]),
+    "patches": (
+        Net(lambda s, x: s.rest(s.embed(s.norm(to_patches(x)))),
+            rest=nn.Linear(8, 8), embed=nn.Linear(768, 8), norm=nn.LayerNorm(768)),
+        ["embed"],
+    ),
+    "permuted": (
+        Net(lambda s, x: s.embed(x.permute(0, 2, 3, 1).reshape(1, -1, 3)), embed=nn.Linear(3, 8)),
+        ["embed"],
+    ),
+    "two-stems": (
+        Net(lambda s, x: s.join(torch.cat([s.left(x), s.right(x.flip(-1))], 1)),
+            join=nn.Conv2d(8, 4, 1), left=nn.Conv2d(3, 4, 3), right=nn.Conv2d(3, 4, 3)),
+        ["left", "right"],
+    ),
+    "image-joined-later": (
+        Net(lambda s, x: s.second(torch.cat([x, s.first(x)], 1)),
+            first=nn.Conv2d(3, 4, 3, padding=1), second=nn.Conv2d(7, 4, 3)),
+        ["first"],
+    ),
+    "fixed-matrix-before": (
+        Net(lambda s, x: s.stem(torch.einsum("nchw,cd->ndhw", x, torch.ones(3, 3, device=x.device))),
+            stem=nn.Conv2d(3, 4, 3)),
+        ["stem"],
+    ),
+    "video": (nn.Sequential(nn.Conv3d(3, 4, 3), nn.Flatten()), ["0"]),
+    "fails-later": (nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(7, 7)), ["0"]),
+    "wrong-channels": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU()), ["0"]),
+    "layer-itself": (nn.Linear(5, 5), [""]),
+    "reads-a-value": (
+        Net(lambda s, x: s.stem(x) if x.max().item() < 9 else x, stem=nn.Conv2d(3, 4, 3)),
+        ["stem"],
+    ),
+    "list-of-images": (
+        Net(lambda s, images: s.stem(torch.stack(images)) if isinstance(images, list) else images[:, :, 0, 0, 0, 0, 0],
+            stem=nn.Conv2d(3, 4, 3)),
+        ["stem"],
+    ),
+    "clip": (
+        Net(lambda s, x: s.stem(x.transpose(1, 2).reshape(-1, *x.shape[-3:])[:, :3, :8, :8]) if x.dim() == 5 else x[0, 0, 0, 0, 0],
+            stem=nn.Conv2d(3, 4, 3)),
+        ["stem"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "names"), FOUND.values(), ids=FOUND)
+def test_the_first_layer_is_found(model, names):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert find_first_layers(model) == names
+
+
+def test_the_search_leaves_the_model_and_the_random_state_as_they_were():
+    noisy = Net(lambda s, x: s.stem(s.norm(x + torch.rand(3, 1, 1))), stem=nn.Conv2d(3, 4, 3), norm=nn.BatchNorm2d(3))  # fmt: skip
+    noisy.stem.eval()
+    state, random_state = dict(noisy.state_dict()), torch.get_rng_state()
+    assert find_first_layers(noisy) == ["stem"]
+    assert torch.equal(torch.get_rng_state(), random_state)
+    for name, value in noisy.state_dict().items():
+        assert torch.equal(value, state[name])
+        assert value.device.type == "cpu"
+    assert noisy.training
+    assert not noisy.stem.training
+    assert noisy.norm.training
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in noisy.modules())
+
+
+def test_timm_says_which_layer_is_first():
+    model = nn.ModuleDict({"stem": nn.Conv2d(3, 4, 3), "other": nn.Conv2d(3, 4, 3)})
+    model.pretrained_cfg = {"first_conv": "other"}
+    assert find_first_layers(model) == ["other"]
+    model.pretrained_cfg = {"first_conv": ("stem", "other")}
+    assert find_first_layers(model) == ["stem", "other"]
+
+
+def test_a_name_of_timms_that_no_longer_fits_is_not_trusted():
+    model = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), nn.Conv2d(4, 4, 3))
+    model.pretrained_cfg = {"first_conv": "0"}
+    assert find_first_layers(model) == ["0.0"]
+
+
+def test_the_input_size_is_read_from_the_config():
+    sizes = []
+    model = Net(lambda s, x: sizes.append(tuple(x.shape)) or s.stem(x), stem=nn.Conv2d(3, 4, 3))
+    model.pretrained_cfg = {"input_size": (3, 64, 48)}
+    find_first_layers(model)
+    del model.pretrained_cfg
+
+    class Config:
+        image_size, num_channels = 56, 1
+
+    model.config = Config()
+    find_first_layers(model)
+    model.config.image_size = (30, 40)
+    find_first_layers(model)
+    assert sizes == [(1, 3, 64, 48), (1, 1, 56, 56), (1, 1, 30, 40)]
+
+
+def test_a_hugging_face_model_is_called_by_its_main_input():
+    model = Net(lambda s, pixel_values: s.stem(pixel_values), stem=nn.Conv2d(3, 4, 3))
+    model.main_input_name, model.config = "pixel_values", object()
+    assert find_first_layers(model) == ["stem"]
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        (torch.randn(2, 5), torch.randn(2, 5)),
+        {"a": torch.randn(2, 5), "b": torch.randn(2, 5)},
+    ],
+    ids=["tuple", "mapping"],
+)
+def test_an_example_input_is_used_as_given(example):
+    model = Net(lambda s, a, b: s.left(a) + s.right(b), left=nn.Linear(5, 3), right=nn.Linear(5, 3))
+    assert find_first_layers(model, example) == ["left", "right"]
+    assert apply_tract(model, example_input=example) == ["left", "right"]
+
+
+def test_token_ids_beside_the_image_do_not_mislead():
+    model = Net(
+        lambda s, ids, image: s.mix(s.words(ids).mean(1)) + s.stem(image).mean((2, 3)),
+        words=nn.Embedding(9, 4), mix=nn.Linear(4, 4), stem=nn.Conv2d(3, 4, 3),
+    )  # fmt: skip
+    example = torch.zeros(1, 5, dtype=torch.long), torch.randn(1, 3, 8, 8)
+    assert find_first_layers(model, example) == ["stem"]
+
+
+class OwnLinear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 8))
+
+    def forward(self, x):
+        return x.flatten(2).transpose(1, 2) @ self.weight
+
+
+@pytest.mark.parametrize(
+    ("model", "example", "message"),
+    [
+        (nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4)), torch.zeros(1, 5, dtype=torch.long), r"'0', a Embedding \(embedding\)"),
+        (nn.Sequential(OwnLinear(), nn.Linear(8, 4)), None, r"'0', a OwnLinear \(matmul\); TrAct trains nn.Linear"),
+        (nn.Sequential(nn.ConvTranspose2d(3, 4, 3)), None, r"'0', a ConvTranspose2d \(conv_transpose2d\)"),
+        (nn.Sequential(nn.MultiheadAttention(224, 2)), None, "MultiheadAttention|failed before"),
+    ],
+    ids=["embedding", "own-class", "transposed", "attention"],
+)  # fmt: skip
+def test_an_unsupported_first_layer_is_named(model, example, message):
+    with pytest.raises(TrActError, match=message):
+        find_first_layers(model, example)
+
+
+def test_an_unsupported_weight_beside_a_found_layer_is_a_warning():
+    model = Net(lambda s, x: (s.stem(x), s.own(x)), stem=nn.Conv2d(3, 4, 3), own=OwnLinear())
+    with pytest.warns(UserWarning, match="also meets weights that TrAct cannot train"):
+        assert find_first_layers(model) == ["stem"]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Sequential(nn.ReLU(), nn.Flatten()), "ran without reaching an nn.Linear"),
+        (nn.ModuleList([nn.Linear(3, 3)]), "failed before any layer was reached"),
+    ],
+    ids=["no-layer", "no-forward"],
+)
+def test_nothing_found_is_an_error_that_says_what_to_do(model, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        apply_tract(model)
+    assert isinstance(caught.value, TrActError)
+    assert "pass example_input= as the model takes it, or layers=" in str(caught.value)
+
+
+def test_a_lazy_layer_is_found_and_refused_and_stays_lazy():
+    model = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyConv2d(4, 3))
+    assert find_first_layers(model) == ["0"]
+    with pytest.raises(UnsupportedLayerError, match="layer '0': LazyConv2d is lazy"):
+        apply_tract(model)
+    assert model[1].has_uninitialized_params()
+
+
+def test_only_modules_are_searched():
+    with pytest.raises(TrActError, match=r"takes an nn\.Module; got str"):
+        find_first_layers("resnet18")

@@ -1,0 +1,216 @@
+"""The functional form, dtypes, autocast, what is not finite, tracing and second derivatives."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from cases import CASES, Case, assert_close
+from trainact import TrAct, TrActError, accumulate, precondition_grad
+from trainact.reference import cut_patches, tract_gradient_of_layer
+
+RELATIVE_ERROR = {torch.float32: 1e-5, torch.bfloat16: 4e-3, torch.float16: 5e-4}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_functional_form_is_the_layer(case: Case):
+    layer, x = case.draw()
+    tract = TrAct(copy.deepcopy(layer), lam=0.3)
+    grad_z = torch.randn_like(layer(x))
+    tract(x).backward(grad_z)
+    if isinstance(layer, nn.Linear):
+        z = F.linear(x, precondition_grad(layer.weight, x, 0.3), layer.bias)
+    else:
+        geometry = {
+            name: getattr(layer, name)
+            for name in ("stride", "padding", "dilation", "groups", "padding_mode")
+        }
+        weight = precondition_grad(layer.weight, x, 0.3, **geometry)
+        z = layer._conv_forward(x, weight, layer.bias)
+    z.backward(grad_z)
+    assert torch.equal(layer.weight.grad, tract.weight.grad)
+
+
+def test_the_identity_shares_the_weights_memory():
+    weight, x = torch.randn(4, 6, requires_grad=True), torch.randn(9, 6)
+    assert precondition_grad(weight, x).data_ptr() == weight.data_ptr()
+
+
+def precondition_exactly(layer, x, plain_grad):
+    """Return the plain gradient times the float64 inverse, whatever rounding it went through."""
+    rows = cut_patches(x.double(), layer)
+    groups, num_rows, num_inputs = rows.shape
+    inverse = torch.linalg.inv(rows.mT @ rows / num_rows + 0.1 * torch.eye(num_inputs))
+    return (plain_grad.double().reshape(groups, -1, num_inputs) @ inverse).view_as(plain_grad)
+
+
+names = pytest.mark.parametrize(
+    "name", ["linear-3d", "linear-few-rows", "conv2d-k3-p1", "conv2d-groups"]
+)
+
+
+@pytest.mark.parametrize("dtype", RELATIVE_ERROR)
+@names
+def test_modules_of_every_dtype_train(dtype, name):
+    case = next(case for case in CASES if case.name == name)
+    layer, x = case.draw(dtype)
+    tract = TrAct(copy.deepcopy(layer))
+    grad_z = torch.randn_like(layer(x))
+    layer(x).backward(grad_z)
+    tract(x).backward(grad_z)
+    assert tract.weight.grad.dtype == dtype
+    expected = precondition_exactly(layer, x, layer.weight.grad)
+    assert_close(tract.weight.grad.double(), expected, RELATIVE_ERROR[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("backward_inside", [False, True])
+@names
+def test_autocast_changes_what_it_changes_in_the_plain_layer_and_no_more(
+    dtype, backward_inside, name
+):
+    case = next(case for case in CASES if case.name == name)
+    layer, x = case.draw(torch.float32)
+    tract = TrAct(copy.deepcopy(layer))
+    with torch.autocast("cpu", dtype):
+        z, plain_z = tract(x), layer(x)
+    assert torch.equal(z, plain_z)
+    assert z.dtype == dtype
+    grad_z = torch.randn_like(z)
+    with torch.autocast("cpu", dtype, enabled=backward_inside):
+        z.backward(grad_z)
+        plain_z.backward(grad_z)
+    assert tract.weight.grad.dtype == torch.float32
+    if tract.bias is not None:
+        assert torch.equal(tract.bias.grad, layer.bias.grad)
+    expected = precondition_exactly(layer, x, layer.weight.grad)
+    assert_close(tract.weight.grad.double(), expected, RELATIVE_ERROR[torch.float32])
+
+
+def test_float16_inputs_whose_products_overflow_are_widened_first():
+    layer = TrAct(nn.Linear(6, 4).half())
+    x = torch.rand(512, 6).half() * 255 + 100  # squares sum to 3e7, past 65504
+    grad_z = torch.randn(512, 4).half() / 512
+    layer(x).backward(grad_z)
+    expected = tract_gradient_of_layer(copy.deepcopy(layer).double(), x.double(), grad_z.double())
+    assert layer.weight.grad.isfinite().all()
+    assert_close(layer.weight.grad.double(), expected, 0.3)  # float16 rounds the plain gradient
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_loss_scaling_commutes(dtype):
+    layer = TrAct(nn.Conv2d(3, 4, 3).to(dtype))
+    x = torch.randn(4, 3, 8, 8, dtype=dtype)
+    grad_z = torch.randn_like(layer(x)) / 64
+    layer(x).backward(grad_z)
+    unscaled = layer.weight.grad.clone()
+    layer.zero_grad()
+    layer(x).backward(grad_z * 64)
+    assert_close(layer.weight.grad, unscaled * 64, 1e-6 if dtype == torch.float32 else 2e-3)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("where", ["x", "grad_z"])
+@pytest.mark.parametrize("rows", [3, 30])
+def test_what_is_not_finite_stays_so(value, where, rows):
+    layer = TrAct(nn.Linear(6, 4))
+    values = {"x": torch.randn(rows, 6), "grad_z": torch.randn(rows, 4)}
+    values[where][1, 2] = value
+    layer(values["x"]).backward(values["grad_z"])
+    touched = layer.weight.grad if where == "x" else layer.weight.grad[2]
+    assert not touched.isfinite().any()
+
+
+def test_a_gradient_scaler_skips_the_step_after_an_overflow():
+    layer = TrAct(nn.Linear(6, 4))
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    before = layer.weight.detach().clone()
+    x = torch.randn(30, 6)
+    x[0, 0] = float("inf")
+    scaler.scale(layer(x).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert torch.equal(layer.weight, before)
+    assert scaler.get_scale() == 2.0**9
+    optimizer.zero_grad()
+    scaler.scale(layer(torch.randn(30, 6)).sum()).backward()
+    scaler.step(optimizer)
+    assert not torch.equal(layer.weight, before)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("pooled", [False, True])
+def test_forward_and_backward_read_no_value(case: Case, pooled):
+    """Fake tensors have no values: anything that reads one raises."""
+    with FakeTensorMode():
+        layer, x = TrAct(case.make()), torch.randn(case.shape)
+        if pooled:
+            with accumulate(layer):
+                layer(x).sum().backward()
+        else:
+            layer(x).sum().backward()
+        assert layer.weight.grad.shape == layer.weight.shape
+
+
+def test_differentiating_the_tract_gradient_is_an_error():
+    layer = TrAct(nn.Linear(6, 4))
+    loss = layer(torch.randn(9, 6)).square().mean()
+    (grad,) = torch.autograd.grad(loss, layer.weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        grad.square().sum().backward()
+
+
+def test_a_gradient_penalty_on_the_input_is_preconditioned_once():
+    """∂/∂W of ‖∂L/∂x‖² is an ordinary gradient that arrives at W: TrAct's right factor applies."""
+    layer = nn.Linear(6, 4).double()
+    tract = TrAct(copy.deepcopy(layer))
+    x = torch.randn(20, 6).double().requires_grad_()
+    for model in (layer, tract):
+        (grad_x,) = torch.autograd.grad(model(x).square().mean(), x, create_graph=True)
+        grad_x.square().sum().backward()
+    inverse = torch.linalg.inv(x.T @ x / 20 + 0.1 * torch.eye(6)).detach()
+    # the penalty's graph meets the weight twice, in the forward and in ∂L/∂x; both paths end here
+    assert_close(tract.weight.grad, layer.weight.grad @ inverse, 1e-8)
+
+
+def test_an_input_changed_in_place_is_an_error_as_in_the_plain_layer():
+    for layer in (nn.Linear(6, 4), TrAct(nn.Linear(6, 4))):
+        x = torch.randn(9, 6)
+        z = layer(x)
+        x.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            z.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.eye(6).to_sparse(), "needs a dense input; got layout sparse_coo: call x.to_dense"),
+        (torch.randn(3, 6, dtype=torch.complex64), "needs a real input; got torch.complex64"),
+    ],
+    ids=["sparse", "complex"],
+)
+def test_an_input_whose_rows_cannot_be_read_is_refused(x, message):
+    layer = TrAct(nn.Linear(6, 4))
+    with pytest.raises(TrActError, match=message) as caught:
+        layer(x)
+    assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("weight", "came"), [("weight", "got str"), (torch.randn(3), "got 1 dimensions")]
+)
+def test_a_weight_of_no_layer_is_refused(weight, came):
+    with pytest.raises(TrActError, match=came):
+        precondition_grad(weight, torch.randn(3, 3))
+
+
+def test_an_error_of_shape_is_torchs_own():
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        TrAct(nn.Linear(6, 4))(torch.randn(3, 5))
+    with pytest.raises(RuntimeError, match="to have 3 channels"):
+        TrAct(nn.Conv2d(3, 4, 3))(torch.randn(2, 1, 8, 8))

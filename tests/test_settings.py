@@ -1,0 +1,71 @@
+"""lam and moment_dtype: what is accepted, and every refusal with its text."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from trainact import TrAct, TrActError, TrActLinear, apply_tract, precondition_grad
+
+BAD_LAMS = [
+    (0, ValueError, "lam=0 is out of range"),
+    (-0.1, ValueError, "lam=-0.1 is out of range"),
+    (float("nan"), ValueError, "lam=nan is out of range"),
+    (float("inf"), ValueError, "lam=inf is out of range"),
+    (10**400, ValueError, "is out of range"),
+    (True, TypeError, "lam=True is a bool"),
+    ("0.1", TypeError, "lam='0.1' is a str"),
+    (None, TypeError, "lam=None is a NoneType"),
+    (torch.tensor(0.1), TypeError, r"lam=tensor\(0.1000\) is a Tensor"),
+    (1 + 0j, TypeError, "is a complex"),
+]
+bad_lams = pytest.mark.parametrize(("lam", "kind", "message"), BAD_LAMS)
+
+
+@bad_lams
+def test_a_bad_lam_is_refused_wherever_it_is_given(lam, kind, message):
+    layer = nn.Linear(4, 3)
+    weight, x = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4)
+    for attempt in (
+        lambda: TrAct(layer, lam),
+        lambda: apply_tract(layer, lam),
+        lambda: TrActLinear(4, 3, lam=lam),
+        lambda: precondition_grad(weight, x, lam),
+    ):
+        with pytest.raises(TrActError, match=message) as caught:
+            attempt()
+        assert isinstance(caught.value, kind)
+        assert "use a positive finite number; 0.1 is the paper's default" in str(caught.value)
+    assert type(layer) is nn.Linear
+
+
+@bad_lams
+def test_a_bad_lam_is_refused_at_the_assignment_and_the_old_one_stays(lam, kind, message):
+    layer = TrAct(nn.Linear(4, 3), lam=0.2)
+    with pytest.raises(kind, match=message):
+        layer.lam = lam
+    assert layer.lam == 0.2
+
+
+@pytest.mark.parametrize("lam", [1, 0.5, np.float32(0.5), np.int64(2), Fraction(1, 2)])
+def test_every_real_number_becomes_a_float(lam):
+    layer = TrAct(nn.Linear(4, 3), lam=lam)
+    assert type(layer.lam) is float
+    assert layer.lam == lam
+
+
+@pytest.mark.parametrize(
+    ("moment_dtype", "kind"),
+    [(torch.float16, ValueError), (torch.int64, ValueError), ("float64", TypeError)],
+)
+def test_a_moment_dtype_narrower_than_float32_is_refused(moment_dtype, kind):
+    layer = nn.Linear(4, 3)
+    with pytest.raises(TrActError, match=r"use torch\.float32, torch\.float64") as caught:
+        TrAct(layer, moment_dtype=moment_dtype)
+    assert isinstance(caught.value, kind)
+    assert type(layer) is nn.Linear
+    tract = TrAct(layer)
+    with pytest.raises(kind):
+        tract.moment_dtype = moment_dtype
