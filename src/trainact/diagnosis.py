@@ -137,7 +137,7 @@ def _advise(lam: float, largest: float, condition: float) -> str:
             f"condition number {condition:.3g} is too much for float32: standardise the input, or "
             "use moment_dtype=torch.float64."
         )
-    return f"lam {lam:g} lies below the largest eigenvalue {largest:.3g} and float32 suffices: keep both."
+    return f"lam {lam:g} lies below the largest eigenvalue {largest:.3g} and float32 suffices."
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

@@ -32,9 +32,11 @@ def sum_outer_products(
     x = x.detach().to(dtype)
     total = x.new_zeros(patches.groups, num_inputs, num_inputs, dtype=sum_dtype)
     for rows in unfold_in_chunks(x, patches):
-        whole = rows.shape[1] // BLOCK_ROWS * BLOCK_ROWS
-        blocks = rows[:, :whole].unflatten(1, (whole // BLOCK_ROWS, BLOCK_ROWS))
-        total = total + (blocks.mT @ blocks).sum(1, dtype=sum_dtype)
-        rest = rows[:, whole:]
-        total = total + (rest.mT @ rest).to(sum_dtype)
+        blocks = rows.shape[1] // BLOCK_ROWS
+        if blocks:
+            parts = rows[:, : blocks * BLOCK_ROWS].unflatten(1, (blocks, BLOCK_ROWS))
+            total = total + (parts.mT @ parts).sum(1, dtype=sum_dtype)
+        if rows.shape[1] % BLOCK_ROWS:
+            last = rows[:, blocks * BLOCK_ROWS :]
+            total = total + (last.mT @ last).to(sum_dtype)
     return total
