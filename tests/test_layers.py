@@ -149,7 +149,7 @@ def test_layers_are_constructed_with_torchs_arguments_and_ours():
     assert layer.stride == (2, 2)
     assert layer.bias is None
     assert layer.lam == 1.0
-    assert layer.moment_dtype is torch.float64
+    assert layer.options.moment_dtype is torch.float64
     assert "lam=1, moment_dtype=torch.float64" in repr(layer)
     torch.manual_seed(3)
     same_as_plain = TrActLinear(4, 3)

@@ -66,6 +66,25 @@ def test_a_moment_dtype_narrower_than_float32_is_refused(moment_dtype, kind):
         TrAct(layer, moment_dtype=moment_dtype)
     assert isinstance(caught.value, kind)
     assert type(layer) is nn.Linear
-    tract = TrAct(layer)
-    with pytest.raises(kind):
-        tract.moment_dtype = moment_dtype
+
+
+@pytest.mark.parametrize("name", ["every", "rows"])
+@pytest.mark.parametrize(
+    ("value", "kind"), [(0, ValueError), (-3, ValueError), (True, TypeError), (2.0, TypeError)]
+)
+def test_a_count_that_is_none_is_refused(name, value, kind):
+    layer = nn.Linear(4, 3)
+    with pytest.raises(TrActError, match=f"{name}={value!r} .*; use a whole number") as caught:
+        apply_tract(layer, **{name: value})
+    assert isinstance(caught.value, kind)
+    assert type(layer) is nn.Linear
+
+
+def test_sync_is_a_yes_or_no():
+    with pytest.raises(TrActError, match="sync='ddp' is not accepted; use True or False"):
+        TrAct(nn.Linear(4, 3), sync="ddp")
+
+
+def test_the_options_are_shown_where_they_are_not_the_defaults():
+    assert repr(TrAct(nn.Linear(4, 3), every=4, rows=99)).endswith("lam=0.1, every=4, rows=99)")
+    assert repr(TrAct(nn.Linear(4, 3), sync=True)).endswith("lam=0.1, sync=True)")

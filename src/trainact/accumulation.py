@@ -71,11 +71,11 @@ class _Pool:
         self.grad_copy = None if self.weight.grad is None else self.weight.grad.clone()
         self.weight.grad = None
         for layer in self.layers:
-            layer.pooled = self.moment
+            layer.memory = layer.memory._replace(pooled=self.moment)
 
     def close(self) -> None:
         for layer in self.layers:
-            layer.__dict__.pop("pooled", None)
+            layer.memory = layer.memory._replace(pooled=None)
 
     def precondition(self) -> None:
         if self.weight.grad is not None:
@@ -99,7 +99,7 @@ def _make_pools(layers: list[TrActLayer]) -> list[_Pool]:
         raise TrActValueError(
             "accumulate found no TrAct layer in the model; call trainact.apply_tract(model) first."
         )
-    if any(layer.pooled is not None for layer in layers):
+    if any(layer.memory.pooled is not None for layer in layers):
         raise TrActValueError("the model is inside another accumulate block; use one at a time.")
     pools: dict[int, _Pool] = {}
     for layer in layers:
@@ -119,7 +119,7 @@ def _make_pool(layer: TrActLayer) -> _Pool:
     weight = layer.weight
     groups = getattr(layer, "groups", 1)
     num_inputs = math.prod(weight.shape[1:])
-    moment_dtype = resolve_moment_dtype(layer.moment_dtype, weight.dtype)
+    moment_dtype = resolve_moment_dtype(layer.options.moment_dtype, weight.dtype)
     dtype = choose_solve_dtype(weight.device, moment_dtype)
     total = torch.zeros(groups, num_inputs, num_inputs, dtype=dtype, device=weight.device)
     return _Pool(weight, layer.lam, PooledMoment(total, total.new_zeros(())))

@@ -15,27 +15,42 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trainact.errors import TrActTypeError, TrActValueError
-from trainact.moments import sum_outer_products
-from trainact.preconditioner import precondition, precondition_few_rows
-from trainact.rows import Patches, count_rows, describe_patches, unfold_rows
-from trainact.settings import (
-    check_lam,
-    check_moment_dtype,
-    choose_solve_dtype,
-    resolve_moment_dtype,
-)
+from trainact.factor import KeptFactor
+from trainact.preconditioner import divide_by_factor, precondition, precondition_few_rows
+from trainact.rows import Patches, describe_patches
+from trainact.settings import Options, check_lam, check_options
+from trainact.statistics import RowStatistics
 
-__all__ = ["PooledMoment", "apply_precondition", "precondition_grad", "precondition_pooled"]
+__all__ = [
+    "Memory",
+    "PooledMoment",
+    "apply_precondition",
+    "precondition_grad",
+    "precondition_pooled",
+]
 
 
 class PooledMoment(NamedTuple):
     """Second moments of several backward passes, added up in place.
 
-    ``total`` is Σ xᵀx, shape [g, n, n]; ``num_rows`` is Σ b, a float64 or float32 scalar tensor.
+    ``total`` is Σ xᵀx, shape [g, n, n]; ``num_rows`` is Σ b, a scalar of the same dtype.
     """
 
     total: Tensor
     num_rows: Tensor
+
+
+class Memory(NamedTuple):
+    """What a layer carries from one backward to the next; none of it is in a checkpoint."""
+
+    channel: int | None = None
+    """Where ``sync`` sums the second moment over the ranks."""
+    factor: KeptFactor | None = None
+    """For ``every``."""
+    seed: Tensor | None = None
+    """For ``rows``: an int64 scalar, one more after each backward."""
+    pooled: PooledMoment | None = None
+    """Inside ``accumulate``: gradients stay plain and rows are added here."""
 
 
 def precondition_grad(
@@ -71,8 +86,8 @@ def precondition_grad(
         dilation: see ``stride``.
         groups: see ``stride``; each group has a second moment of its own.
         padding_mode: how the input was padded before the convolution, as in ``nn.Conv2d``.
-        moment_dtype: the dtype of second moment and solve; None means float32, and float64 for a
-            float64 weight.
+        moment_dtype: the dtype of the second moment's products; None means float32, and float64
+            for a float64 weight.
 
     Raises:
         TrActTypeError: an argument is of a kind that cannot be used.
@@ -84,37 +99,41 @@ def precondition_grad(
             f"precondition_grad needs the weight of a linear layer (2 dimensions) or of a "
             f"convolution (3, 4 or 5); got {came}."
         )
-    kernel_size = weight.shape[2:]
-    patches = describe_patches(kernel_size, stride, padding, dilation, groups, padding_mode)
-    return apply_precondition(weight, x, patches, check_lam(lam), check_moment_dtype(moment_dtype))
+    patches = describe_patches(weight.shape[2:], stride, padding, dilation, groups, padding_mode)
+    options = check_options(Options(moment_dtype))
+    return apply_precondition(weight, x, patches, check_lam(lam), options, Memory())
 
 
 def apply_precondition(
-    weight: Tensor,
-    x: Tensor,
-    patches: Patches,
-    lam: float,
-    moment_dtype: torch.dtype | None,
-    pooled: PooledMoment | None = None,
+    weight: Tensor, x: Tensor, patches: Patches, lam: float, options: Options, memory: Memory
 ) -> Tensor:
-    """Do what :func:`precondition_grad` does, with arguments already checked.
-
-    With ``pooled`` the gradient stays plain and the rows are added to the pool instead.
-    """
+    """Do what :func:`precondition_grad` does, with arguments already checked."""
     if torch.jit.is_tracing() or not _is_training(weight):
         return weight
-    check_input(x)
-    if pooled is not None and _is_inside_transform():
+    _check_input(x)
+    if memory.pooled is not None and _is_inside_transform():
         raise TrActValueError(
             "trainact.accumulate works with backward(), not inside torch.func's transforms; take "
             "the gradient of the whole batch there."
         )
-    total, num_rows = (None, None) if pooled is None else pooled
-    return _PreconditionGrad.apply(weight, x, patches, lam, moment_dtype, total, num_rows)
+    total, num_rows = memory.pooled or (None, None)
+    return _PreconditionGrad.apply(
+        weight, x, patches, lam, options, memory[:2], memory.seed, total, num_rows
+    )
 
 
-def check_input(x: Tensor) -> None:
-    """Refuse an input whose rows cannot be read."""
+def precondition_pooled(grad_weight: Tensor, pooled: PooledMoment, lam: float) -> Tensor:
+    """Return the TrAct gradient for a plain gradient summed over the pool's rows.
+
+    Where no row was counted the gradient is returned as it came.
+    """
+    second_moment = pooled.total / pooled.num_rows
+    tract = precondition(_as_matrices(grad_weight, len(pooled.total)), second_moment, lam)
+    tract = tract.reshape(grad_weight.shape).to(grad_weight.dtype)
+    return torch.where(pooled.num_rows > 0, tract, grad_weight)
+
+
+def _check_input(x: Tensor) -> None:
     if x.layout != torch.strided:
         kind = str(x.layout).removeprefix("torch.")
         raise TrActTypeError(
@@ -124,18 +143,6 @@ def check_input(x: Tensor) -> None:
         raise TrActTypeError(
             f"TrAct needs a real input; got {x.dtype}: pass real and imaginary part as channels."
         )
-
-
-def precondition_pooled(grad_weight: Tensor, pooled: PooledMoment, lam: float) -> Tensor:
-    """Return the TrAct gradient for a plain gradient summed over the pool's rows.
-
-    Where no row was counted the gradient is returned as it came.
-    """
-    groups = pooled.total.shape[0]
-    second_moment = pooled.total / pooled.num_rows
-    tract = precondition(_as_matrices(grad_weight, groups), second_moment, lam)
-    tract = tract.reshape(grad_weight.shape).to(grad_weight.dtype)
-    return torch.where(pooled.num_rows > 0, tract, grad_weight)
 
 
 def _is_training(weight: Tensor) -> bool:
@@ -161,52 +168,50 @@ class _PreconditionGrad(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        weight: Tensor,
-        x: Tensor,
-        patches: Patches,
-        lam: float,
-        moment_dtype: torch.dtype | None,
-        total: Tensor | None,
-        num_rows: Tensor | None,
-    ) -> Tensor:
+    def forward(weight: Tensor, *_: Any) -> Tensor:
         return weight.view_as(weight)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, x, ctx.patches, ctx.lam, ctx.moment_dtype, ctx.total, ctx.num_rows = inputs
+        _, x, ctx.patches, ctx.lam, ctx.options, ctx.kept, ctx.seed, ctx.total, ctx.num_rows = (
+            inputs
+        )
         ctx.save_for_backward(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_weight: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
-        dtype = resolve_moment_dtype(ctx.moment_dtype, grad_weight.dtype)
+        channel, factor = ctx.kept
         with _without_autocast(x.device):
-            if ctx.total is None:
-                grad_weight = _precondition_by_rows(grad_weight, x, ctx.patches, ctx.lam, dtype)
+            rows = RowStatistics(x, ctx.patches, ctx.options, grad_weight, ctx.seed)
+            if ctx.total is not None:
+                ctx.total.add_(rows.sum_outer_products())
+                ctx.num_rows.add_(rows.count)
             else:
-                num_inputs, sum_dtype = ctx.total.shape[-1], ctx.total.dtype
-                ctx.total.add_(sum_outer_products(x, ctx.patches, num_inputs, dtype, sum_dtype))
-                ctx.num_rows.add_(count_rows(x, ctx.patches))
-        return grad_weight, None, None, None, None, None, None
+                grad_weight = _precondition(grad_weight, rows, ctx.lam, channel, factor)
+        if ctx.seed is not None:
+            ctx.seed.add_(1)
+        return grad_weight, *(None,) * 8
 
 
-def _precondition_by_rows(
-    grad_weight: Tensor, x: Tensor, patches: Patches, lam: float, dtype: torch.dtype
+def _precondition(
+    grad_weight: Tensor,
+    rows: RowStatistics,
+    lam: float,
+    channel: int | None,
+    kept: KeptFactor | None,
 ) -> Tensor:
-    num_rows = count_rows(x, patches)
-    if num_rows == 0:
+    if rows.count == 0 and not rows.options.sync:
         return torch.zeros_like(grad_weight)
-    matrices = _as_matrices(grad_weight, patches.groups)
-    num_inputs = matrices.shape[-1]
-    solve_dtype = choose_solve_dtype(x.device, dtype)
-    if num_rows < num_inputs:
-        rows = unfold_rows(x.detach().to(dtype), patches)
-        tract = precondition_few_rows(matrices, rows, lam, solve_dtype)
+    matrices = _as_matrices(grad_weight, rows.patches.groups)
+    if rows.are_few:
+        tract = precondition_few_rows(matrices, rows.unfold(), lam, rows.solve_dtype)
+    elif kept is None:
+        tract = divide_by_factor(matrices, rows.factorize(lam, channel))
     else:
-        total = sum_outer_products(x, patches, num_inputs, dtype, solve_dtype)
-        tract = precondition(matrices, total / num_rows, lam)
+        factor = kept.find(lam, lambda: rows.factorize(lam, channel))
+        tract = divide_by_factor(matrices, factor)
     return tract.reshape(grad_weight.shape).to(grad_weight.dtype)
 
 

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trainact.errors import UnsupportedLayerError
-from trainact.gradient import PooledMoment, apply_precondition
+from trainact.factor import KeptFactor
+from trainact.gradient import Memory, apply_precondition
 from trainact.rows import LINEAR_PATCHES, describe_patches, patches_of_layer
-from trainact.settings import DEFAULT_LAM, check_lam, check_moment_dtype
+from trainact.settings import DEFAULT_LAM, Options, check_lam, check_options
+from trainact.synchronisation import new_channel
 
 __all__ = [
     "TrActConv1d",
@@ -29,24 +31,43 @@ torch.fx.wrap("apply_precondition")  # fx keeps it as one node, so a traced netw
 
 
 class TrActLayer(nn.Module):
-    """What all TrAct layers share: λ, the moment's dtype, and the class to go back to."""
+    """What all TrAct layers share: λ, the options, and the class to go back to."""
 
     plain_class: ClassVar[type[nn.Module]]
     weight: Tensor
-    pooled: PooledMoment | None = None  # set by ``accumulate`` for as long as it lasts
-    __jit_unused_properties__: ClassVar[list[str]] = ["lam", "moment_dtype"]
+    options: Options
+    memory: Memory
+    __jit_ignored_attributes__: ClassVar[list[str]] = ["lam", "options", "memory"]
 
     def __init__(
         self,
         *args: Any,
         lam: float = DEFAULT_LAM,
         moment_dtype: torch.dtype | None = None,
+        every: int = 1,
+        rows: int | None = None,
+        sync: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Take torch's arguments for the plain layer, and TrAct's own by keyword."""
-        lam, moment_dtype = check_lam(lam), check_moment_dtype(moment_dtype)
+        """Take torch's arguments for the plain layer, and :func:`trainact.TrAct`'s by keyword."""
+        lam, options = check_lam(lam), check_options(Options(moment_dtype, every, rows, sync))
         super().__init__(*args, **kwargs)
-        self.lam, self.moment_dtype = lam, moment_dtype
+        self.set_up(lam, options)
+
+    def set_up(self, lam: float, options: Options) -> None:
+        """Take checked settings, and start without memory of earlier backward passes."""
+        self.lam = lam
+        self.options = options
+        self.memory = Memory(
+            channel=new_channel(),
+            factor=KeptFactor(options.every) if options.every > 1 else None,
+            seed=torch.zeros((), dtype=torch.int64, device="cpu") if options.rows else None,
+        )
+
+    def tear_down(self) -> None:
+        """Forget everything that :meth:`set_up` added."""
+        for attribute in ("_lam", "options", "memory"):
+            del self.__dict__[attribute]
 
     @property
     def lam(self) -> float:
@@ -57,21 +78,14 @@ class TrActLayer(nn.Module):
     def lam(self, lam: float) -> None:
         self._lam = check_lam(lam)
 
-    @property
-    def moment_dtype(self) -> torch.dtype | None:
-        """The dtype of second moment and solve; None is float32, float64 for float64 weights."""
-        return self._moment_dtype
-
-    @moment_dtype.setter
-    def moment_dtype(self, moment_dtype: torch.dtype | None) -> None:
-        self._moment_dtype = check_moment_dtype(moment_dtype)
-
     def extra_repr(self) -> str:
         """Show the plain layer's arguments, and TrAct's."""
-        shown = [super().extra_repr(), f"lam={self._lam:g}"]
-        if self._moment_dtype is not None:
-            shown.append(f"moment_dtype={self._moment_dtype}")
-        return ", ".join(part for part in shown if part)
+        changed = (
+            f"{name}={value}"
+            for name, value in self.options._asdict().items()
+            if value != Options._field_defaults[name]
+        )
+        return ", ".join((super().extra_repr(), f"lam={self._lam:g}", *changed))
 
 
 class TrActLinear(TrActLayer, nn.Linear):
@@ -88,7 +102,7 @@ class TrActLinear(TrActLayer, nn.Linear):
         if torch.jit.is_scripting():
             return F.linear(input, self.weight, self.bias)
         weight = apply_precondition(
-            self.weight, input, LINEAR_PATCHES, self._lam, self._moment_dtype, self.pooled
+            self.weight, input, LINEAR_PATCHES, self._lam, self.options, self.memory
         )
         return F.linear(input, weight, self.bias)
 
@@ -102,7 +116,7 @@ class _TrActConv(TrActLayer, nn.modules.conv._ConvNd):
             return self._conv_forward(input, self.weight, self.bias)
         patches = patches_of_layer(self)
         weight = apply_precondition(
-            self.weight, input, patches, self._lam, self._moment_dtype, self.pooled
+            self.weight, input, patches, self._lam, self.options, self.memory
         )
         return self._conv_forward(input, weight, self.bias)
 
@@ -184,9 +198,7 @@ class _WeightMeeting(TorchFunctionMode):
         layer, x, weight = self.layer, given.pop("input"), given.pop("weight")
         geometry = {key: value for key, value in given.items() if key != "bias"}
         patches = describe_patches(weight.shape[2:], **geometry)
-        weight = apply_precondition(
-            weight, x, patches, layer._lam, layer._moment_dtype, layer.pooled
-        )
+        weight = apply_precondition(weight, x, patches, layer._lam, layer.options, layer.memory)
         return func(x, weight, **given)
 
 

@@ -44,7 +44,7 @@ import warnings
 import torch
 from torch import Tensor
 
-__all__ = ["precondition", "precondition_few_rows"]
+__all__ = ["divide_by_factor", "factorize", "precondition", "precondition_few_rows"]
 
 
 def precondition(grad_weight: Tensor, second_moment: Tensor, lam: float) -> Tensor:
@@ -55,8 +55,7 @@ def precondition(grad_weight: Tensor, second_moment: Tensor, lam: float) -> Tens
         second_moment: xᵀx/b, shape [g, n, n].
         lam: λ.
     """
-    grad_weight = grad_weight.to(second_moment.dtype)
-    return solve_positive_definite(_add_to_diagonal(second_moment, lam), grad_weight.mT).mT
+    return divide_by_factor(grad_weight, factorize(second_moment, lam))
 
 
 def precondition_few_rows(
@@ -70,35 +69,39 @@ def precondition_few_rows(
         lam: λ.
         solve_dtype: the dtype of the b × b system; None is that of the rows.
     """
-    solve_dtype = solve_dtype or rows.dtype
     grad_weight = grad_weight.to(rows.dtype)
-    num_rows = rows.shape[-2]
-    damped_gram = _add_to_diagonal((rows @ rows.mT).to(solve_dtype), lam * num_rows)
-    right_side = (rows @ grad_weight.mT).to(solve_dtype)
-    explained = solve_positive_definite(damped_gram, right_side).to(rows.dtype).mT @ rows
+    gram = (rows @ rows.mT).to(solve_dtype or rows.dtype)
+    factor = factorize(gram, lam * rows.shape[-2])
+    explained = divide_by_factor(grad_weight @ rows.mT, factor).to(rows.dtype) @ rows
     return (grad_weight - explained) / lam
 
 
-def solve_positive_definite(matrix: Tensor, right_side: Tensor) -> Tensor:
-    """Return A⁻¹B for positive definite A by one Cholesky factorization.
+def factorize(matrix: Tensor, damping: float) -> Tensor:
+    """Return the Cholesky factor L of A + damping I = L Lᵀ, shape [g, k, k].
 
     A factorization that fails gives NaN: nothing is read back from the device to find out, and a
     GradScaler skips such a step. On a CPU, where reading is free, a warning explains it.
 
     Args:
-        matrix: A, shape [g, k, k].
-        right_side: B, shape [g, k, m].
+        matrix: A, symmetric, shape [g, k, k].
+        damping: what is added to its diagonal.
     """
-    factor, info = torch.linalg.cholesky_ex(matrix)
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    factor, info = torch.linalg.cholesky_ex(matrix + damping * identity)
     if _is_readable(info) and bool((info > 0).any()):
         _warn_of_failed_factorization(matrix)
-    solution = torch.cholesky_solve(right_side, factor)
-    return torch.where(info[..., None, None] > 0, torch.nan, solution)
+    return torch.where(info[..., None, None] > 0, torch.nan, factor)
 
 
-def _add_to_diagonal(matrix: Tensor, value: float) -> Tensor:
-    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    return matrix + value * identity
+def divide_by_factor(matrix: Tensor, factor: Tensor) -> Tensor:
+    """Return B (L Lᵀ)⁻¹, shape [g, m, k], in the factor's dtype; a NaN factor gives NaN.
+
+    Args:
+        matrix: B, shape [g, m, k].
+        factor: L, shape [g, k, k].
+    """
+    solution = torch.cholesky_solve(matrix.to(factor.dtype).mT, factor).mT
+    return torch.where(factor[..., :1, :1].isnan(), torch.nan, solution)
 
 
 def _is_readable(tensor: Tensor) -> bool:

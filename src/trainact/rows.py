@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -22,6 +23,7 @@ __all__ = [
     "count_rows",
     "describe_patches",
     "patches_of_layer",
+    "sample_rows",
     "unfold_in_chunks",
     "unfold_rows",
 ]
@@ -131,6 +133,37 @@ def unfold_in_chunks(
     for some in windows.split(samples_at_once) if samples else ():
         for piece in some.split(lines_at_once, dim=2) if lines else ():
             yield _rows_of_windows(piece, patches)
+
+
+def sample_rows(x: Tensor, patches: Patches, count: int, seed: Tensor) -> Tensor:
+    """Return ``count`` of the b rows of ``x``, shape [g, count, n]: one from each of equal strata.
+
+    Args:
+        x: the layer's input.
+        patches: how the layer cuts it.
+        count: how many rows to take, at most b.
+        seed: an int64 scalar; the choice depends on nothing else and reads no value of it.
+    """
+    num_rows = count_rows(x, patches)
+    strata = torch.arange(count, device=x.device)
+    within = _hash_to_unit(strata + seed * count)
+    chosen = ((strata + within) * (num_rows / count)).long().clamp(max=num_rows - 1)
+    if not patches.kernel_size:
+        return x.reshape(-1, x.shape[-1])[chosen].unsqueeze(0)
+    windows = _view_windows(x, patches)
+    dims = len(patches.kernel_size)
+    sizes = (windows.shape[0], *windows.shape[2 : 2 + dims])
+    at = torch.unravel_index(chosen, sizes)
+    picked = windows.movedim(1, 1 + dims)[at]  # [count, C, *kernel]
+    return picked.reshape(count, patches.groups, -1).transpose(0, 1)
+
+
+def _hash_to_unit(values: Tensor) -> Tensor:
+    """Return numbers in [0, 1) that look random, one for each int64 value."""
+    mixed = values * 0x2545F4914F6CDD1D  # int64 products wrap around
+    for shift in (32, 29, 32):
+        mixed = (mixed ^ ((mixed >> shift) & 0x7FFFFFFF)) * 0x369DEA0F31A53F85
+    return ((mixed >> 11) & 0xFFFFFF).double() / 0x1000000
 
 
 def pad_input(x: Tensor, patches: Patches) -> Tensor:

@@ -12,7 +12,7 @@ from trainact.errors import TrActTypeError, TrActValueError, UnsupportedLayerErr
 from trainact.first_layer import find_first_layers
 from trainact.layers import TrActLayer, find_tract_class
 from trainact.rows import SUPPORTED_LAYERS
-from trainact.settings import DEFAULT_LAM, check_lam, check_moment_dtype
+from trainact.settings import DEFAULT_LAM, Options, check_lam, check_options
 
 __all__ = ["TrAct", "apply_tract", "remove_tract"]
 
@@ -23,7 +23,13 @@ Layer = TypeVar("Layer", bound=nn.Module)
 
 
 def TrAct(  # noqa: N802  (the paper's users type it so)
-    layer: Layer, lam: float = DEFAULT_LAM, *, moment_dtype: torch.dtype | None = None
+    layer: Layer,
+    lam: float = DEFAULT_LAM,
+    *,
+    moment_dtype: torch.dtype | None = None,
+    every: int = 1,
+    rows: int | None = None,
+    sync: bool = False,
 ) -> Layer:
     """Return ``layer`` with TrAct's weight gradient: the very same object, its class changed.
 
@@ -36,14 +42,20 @@ def TrAct(  # noqa: N802  (the paper's users type it so)
     Args:
         layer: the first layer of an image model.
         lam: λ.
-        moment_dtype: ``torch.float64`` for inputs in a raw pixel range; None is float32.
+        moment_dtype: dtype of the second moment's products; ``torch.float64`` for inputs in a raw
+            pixel range. None is float32, and float64 for a float64 weight.
+        every: factorize the second moment only every so many backward passes and reuse the factor
+            between; 1 is exact.
+        rows: estimate the second moment from so many random rows; None takes all and is exact.
+        sync: in a distributed run, sum the second moment over all ranks; False takes each rank's
+            own rows.
 
     Raises:
         UnsupportedLayerError: the layer is none that TrAct can train; nothing was changed.
     """
-    lam, moment_dtype = check_lam(lam), check_moment_dtype(moment_dtype)
+    lam, options = check_lam(lam), check_options(Options(moment_dtype, every, rows, sync))
     check_layer(layer)
-    _change_class(layer, lam, moment_dtype)
+    _change_class(layer, lam, options)
     return layer
 
 
@@ -54,6 +66,9 @@ def apply_tract(
     layers: str | Iterable[str] | None = None,
     example_input: Any = None,
     moment_dtype: torch.dtype | None = None,
+    every: int = 1,
+    rows: int | None = None,
+    sync: bool = False,
 ) -> list[str]:
     """Give the model's first layer, or layers, TrAct's gradient in place; return their names.
 
@@ -69,12 +84,15 @@ def apply_tract(
         layers: names of the layers, as in ``model.named_modules()``; None looks for them with
             :func:`trainact.find_first_layers`.
         example_input: an input for that search, where the default image does not fit.
-        moment_dtype: as in :func:`TrAct`.
+        moment_dtype: as in :func:`TrAct`; so are ``every``, ``rows`` and ``sync``.
+        every: see ``moment_dtype``.
+        rows: see ``moment_dtype``.
+        sync: see ``moment_dtype``.
 
     Raises:
         TrActError: nothing was found, or not all of it can be changed; the model is as it was.
     """
-    lam, moment_dtype = check_lam(lam), check_moment_dtype(moment_dtype)
+    lam, options = check_lam(lam), check_options(Options(moment_dtype, every, rows, sync))
     _check_model(model, "apply_tract")
     names = find_first_layers(model, example_input) if layers is None else _check_names(layers)
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -83,7 +101,7 @@ def apply_tract(
             raise TrActValueError(_describe_unknown_name(name, modules))
         check_layer(modules[name], name)
     for name in names:
-        _change_class(modules[name], lam, moment_dtype)
+        _change_class(modules[name], lam, options)
     return names
 
 
@@ -98,14 +116,13 @@ def remove_tract(model: nn.Module) -> list[str]:
                 f"TrAct's; undo that first (for a parametrization: "
                 "torch.nn.utils.parametrize.remove_parametrizations)."
             )
-        if layer.pooled is not None:
+        if layer.memory.pooled is not None:
             raise TrActValueError(
                 f"layer {name!r} is inside trainact.accumulate; leave that block first."
             )
     for _, layer in found:
+        layer.tear_down()
         layer.__class__ = layer.plain_class  # type: ignore[assignment]
-        for attribute in ("_lam", "_moment_dtype"):
-            del layer.__dict__[attribute]
     return [name for name, _ in found]
 
 
@@ -166,10 +183,10 @@ def _is_foreign_tensor(weight: Tensor) -> bool:
     return wrapped and type(weight).__name__ != "DTensor"
 
 
-def _change_class(layer: nn.Module, lam: float, moment_dtype: torch.dtype | None) -> None:
+def _change_class(layer: nn.Module, lam: float, options: Options) -> None:
     layer.__class__ = find_tract_class(type(layer))
     assert isinstance(layer, TrActLayer)
-    layer.lam, layer.moment_dtype = lam, moment_dtype
+    layer.set_up(lam, options)
 
 
 def _check_model(model: object, function: str) -> None:
