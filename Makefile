@@ -29,7 +29,7 @@ install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --editable ".[lab,bench,dev]"
+	$(PIP) --editable ".[lab,bench,integrations,dev]"
 	touch $@
 
 clean:

@@ -37,7 +37,8 @@ class TrActLayer(nn.Module):
     weight: Tensor
     options: Options
     memory: Memory
-    __jit_ignored_attributes__: ClassVar[list[str]] = ["lam", "options", "memory"]
+    __jit_ignored_attributes__: ClassVar[list[str]] = ["options", "memory"]
+    __jit_unused_properties__: ClassVar[list[str]] = ["lam"]
 
     def __init__(
         self,

@@ -1,0 +1,74 @@
+"""The command line: ``trainact COMMAND``.
+
+Each command is a module with ``add_arguments(parser)`` and ``run(arguments)``, imported only when
+it is called, so that one command does not need the packages of another.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import trainact
+from trainact.errors import TrActError
+
+__all__ = ["main"]
+
+
+class Command(NamedTuple):
+    """Where a command lives, which extra it needs, and what it does in one line."""
+
+    module: str
+    extra: str
+    summary: str
+
+
+COMMANDS = {
+    "bench": Command("trainact.lab.bench", "bench", "measure what TrAct costs on this machine"),
+    "inspect": Command("trainact.lab.inspection", "lab", "show the first layers of a named model"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return 0, or 2 with one line on standard error where it cannot be done."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _make_parser()
+    if not arguments or arguments[0] not in COMMANDS:
+        parser.parse_args(arguments or ["--help"])
+        return 2
+    name = arguments[0]
+    command = COMMANDS[name]
+    try:
+        module = importlib.import_module(command.module)
+        own = argparse.ArgumentParser(f"trainact {name}", description=command.summary)
+        module.add_arguments(own)
+        return int(module.run(own.parse_args(arguments[1:])) or 0)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("trainact"):
+            raise
+        return _fail(
+            f"'trainact {name}' needs the package {error.name!r}, which comes with the extra "
+            f"{command.extra!r}: pip install 'trainact[{command.extra}]'"
+        )
+    except TrActError as error:
+        return _fail(str(error))
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    width = max(map(len, COMMANDS))
+    shown = "\n".join(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        "trainact",
+        description="Train the first layer of a vision model through its pre-activations.",
+        epilog=f"commands:\n{shown}\n\n'trainact COMMAND --help' tells more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"trainact {trainact.__version__}")
+    parser.add_argument("command", choices=list(COMMANDS), metavar="COMMAND")
+    return parser
+
+
+def _fail(message: str) -> int:
+    print(f"trainact: {message}", file=sys.stderr)
+    return 2
