@@ -21,6 +21,7 @@ ORDER = [
     "settings",
     "rows",
     "preconditioner",
+    "lines",
     "moments",
     "synchronisation",
     "statistics",

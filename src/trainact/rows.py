@@ -22,6 +22,8 @@ __all__ = [
     "LINEAR_PATCHES",
     "count_rows",
     "describe_patches",
+    "output_size",
+    "pad_input",
     "patches_of_layer",
     "sample_rows",
     "unfold_in_chunks",
@@ -99,7 +101,7 @@ def count_rows(x: Tensor, patches: Patches) -> int:
     if dims == 0:
         return math.prod(x.shape[:-1])
     samples = x.shape[0] if x.dim() == dims + 2 else 1
-    return samples * math.prod(_output_size(x.shape[-dims:], patches))
+    return samples * math.prod(output_size(x.shape[-dims:], patches))
 
 
 def unfold_rows(x: Tensor, patches: Patches) -> Tensor:
@@ -199,7 +201,8 @@ def _rows_of_windows(windows: Tensor, patches: Patches) -> Tensor:
     return ordered.reshape(patches.groups, num_rows, num_inputs)
 
 
-def _output_size(size: Sequence[int], patches: Patches) -> list[int]:
+def output_size(size: Sequence[int], patches: Patches) -> list[int]:
+    """Return the number of positions in each dimension of an input of the given size."""
     return [
         max(0, (length + sum(side) - d * (k - 1) - 1) // step + 1)
         for length, k, step, side, d in zip(

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from trainact.moments import sum_outer_products
+from trainact.moments import WIDE_INPUTS, sum_outer_products
 from trainact.preconditioner import factorize
 from trainact.rows import Patches, count_rows, sample_rows, unfold_rows
 from trainact.settings import Options, choose_solve_dtype, resolve_moment_dtype
@@ -59,10 +59,17 @@ class RowStatistics:
         return (rows.mT @ rows).to(self.solve_dtype) * (self.count / self.sample)
 
     def factorize(self, lam: float, channel: int | None) -> Tensor:
-        """Return the Cholesky factor of xᵀx/b + λI, over all ranks where ``sync`` says so."""
+        """Return the Cholesky factor of xᵀx/b + λI, over all ranks where ``sync`` says so.
+
+        A wide one is used in the moment's dtype, because solving with it takes as long as the
+        moment itself.
+        """
         total = self.sum_outer_products()
         if not self.options.sync or channel is None:
-            return factorize(total / self.count, lam)
-        num_rows = torch.full((), self.count, dtype=total.dtype, device=total.device)
-        total, num_rows = sum_over_ranks(total, num_rows, channel)
-        return factorize(total / num_rows.clamp(min=1), lam)
+            second_moment = total / self.count
+        else:
+            num_rows = torch.full((), self.count, dtype=total.dtype, device=total.device)
+            total, num_rows = sum_over_ranks(total, num_rows, channel)
+            second_moment = total / num_rows.clamp(min=1)
+        factor = factorize(second_moment, lam)
+        return factor.to(self.dtype) if self.num_inputs >= WIDE_INPUTS else factor
