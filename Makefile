@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 PIP     = $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-thorough check install format clean
+.PHONY: demo test test-thorough check bench pages install format clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -24,6 +24,13 @@ check: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+bench: $(STAMP)
+	$(BIN)/trainact bench --out results/bench
+	$(BIN)/python -m trainact.lab.pages
+
+pages: $(STAMP)
+	$(BIN)/python -m trainact.lab.pages
 
 install: $(STAMP)
 
