@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         _write_atomically(arguments.out / "bench.json", json.dumps(record, indent=1) + "\n")
         if section != "growth":
             console.print(make_table(section, record[section]))
-    if record.get("growth"):
+    if any(record.get("growth", {}).values()):
         from trainact.lab.plots import plot_growth
 
         for path in plot_growth(record, arguments.out):

@@ -20,10 +20,10 @@ PAGES = ("README.md", "docs/cost.md")
 
 
 def fill_page(text: str, tables: dict[str, str]) -> str:
-    """Return the page with each marked place filled.
+    r"""Return the page with each marked place filled.
 
     >>> fill_page("a <!-- n -->old<!-- /n --> b", {"n": "new"})
-    'a <!-- n -->\\nnew\\n<!-- /n --> b'
+    'a <!-- n -->\nnew\n<!-- /n --> b'
     """
 
     def fill(match: re.Match[str]) -> str:

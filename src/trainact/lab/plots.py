@@ -24,14 +24,16 @@ AXES = {
 
 def plot_growth(record: dict[str, Any], folder: Path) -> list[Path]:
     """Draw time and peak memory of forward and backward as each size grows, log-log."""
-    growth = record["growth"]
+    growth = {size: rows for size, rows in record["growth"].items() if rows}
     quantities = (
         ("ms", "milliseconds, forward + backward", lambda row, name: row[f"{name}_ms"]["median"]),
         ("memory", "peak MB, forward + backward", lambda row, name: row[f"{name}_bytes"] / 1e6),
     )
     paths = []
     for key, label, read in quantities:
-        figure, axes = plt.subplots(1, len(growth), figsize=(4.6 * len(growth), 3.8))
+        size_in_inches = (4.6 * len(growth), 3.8)
+        figure, grid = plt.subplots(1, len(growth), figsize=size_in_inches, squeeze=False)
+        axes = grid[0]
         for axis, (size, rows) in zip(axes, growth.items(), strict=True):
             for name, style in STYLES.items():
                 points = [(row[size], read(row, name)) for row in rows if f"{name}_ms" in row]
