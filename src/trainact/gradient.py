@@ -18,7 +18,7 @@ from trainact.errors import TrActTypeError, TrActValueError
 from trainact.factor import KeptFactor
 from trainact.preconditioner import divide_by_factor, precondition, precondition_few_rows
 from trainact.rows import Patches, describe_patches
-from trainact.settings import Options, check_lam, check_options
+from trainact.settings import Options, check_lam, check_options, choose_solve_dtype
 from trainact.statistics import RowStatistics
 
 __all__ = [
@@ -206,7 +206,8 @@ def _precondition(
         return torch.zeros_like(grad_weight)
     matrices = _as_matrices(grad_weight, rows.patches.groups)
     if rows.are_few:
-        tract = precondition_few_rows(matrices, rows.unfold(), lam, rows.solve_dtype)
+        solve_dtype = choose_solve_dtype(rows.x.device, rows.dtype)
+        tract = precondition_few_rows(matrices, rows.unfold(), lam, solve_dtype)
     elif kept is None:
         tract = divide_by_factor(matrices, rows.factorize(lam, channel))
     else:

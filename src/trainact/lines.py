@@ -20,7 +20,7 @@ from trainact.rows import Patches, output_size, pad_input
 
 __all__ = ["can_sum_by_lines", "estimate_cost_by_lines", "sum_by_lines"]
 
-LINE_POSITIONS = 1024
+LINE_POSITIONS = 2048
 """Positions whose products are added up in the moment's dtype before float64 takes over."""
 
 LINE_ROWS = 24
@@ -70,8 +70,16 @@ def _plan_lines(x: Tensor, patches: Patches) -> _Lines:
         repeats,
         max(1, LINE_ROWS // (channels * middle * leading)),
         columns,
-        max(1, min(LINE_POSITIONS // columns, 2 * planes * stride[1] // (3 * kernel[1]))),
+        _share_planes(
+            planes, min(LINE_POSITIONS // columns, 3 * planes * stride[1] // (4 * kernel[1]) + 1)
+        ),
     )
+
+
+def _share_planes(planes: int, at_most: int) -> int:
+    """Return how many planes to take at once, so that all chunks are about equal."""
+    chunks = -(-planes // max(1, at_most))
+    return max(1, -(-planes // max(1, chunks)))
 
 
 def can_sum_by_lines(x: Tensor, patches: Patches) -> bool:

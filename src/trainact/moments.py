@@ -29,7 +29,10 @@ BLOCK_ROWS = 512
 WIDE_INPUTS = 256
 """From this n on, only one half of the symmetric product is computed."""
 
-WIDE_BLOCK_ROWS = 2048
+WIDE_STRIPS = 6
+"""Strips of columns that it is cut into; more compute less and do so more slowly."""
+
+WIDE_BLOCK_ROWS = 8192
 """BLOCK_ROWS for such an n, where adding up an n × n matrix takes long itself."""
 
 COPY_COST = 30
@@ -69,7 +72,7 @@ def sum_by_rows(
     """Do what :func:`sum_outer_products` does by unfolding; it takes every layer."""
     is_wide = num_inputs >= WIDE_INPUTS
     multiply = _multiply_one_by_one if is_wide else _multiply_at_once
-    width = -(-num_inputs // 4) if is_wide else max(1, num_inputs)
+    width = -(-num_inputs // WIDE_STRIPS) if is_wide else max(1, num_inputs)
     starts = range(0, num_inputs, width)
     strips = [
         x.new_zeros(patches.groups, min(width, num_inputs - i), num_inputs - i, dtype=sum_dtype)
@@ -87,12 +90,13 @@ def _multiply_at_once(left: Tensor, right: Tensor, sum_dtype: torch.dtype) -> Te
     """Return leftᵀ right of rows [g, b, n'] and [g, b, n''], shape [g, n', n'']."""
     blocks = left.shape[1] // BLOCK_ROWS
     whole = blocks * BLOCK_ROWS
-    total = (left[:, whole:].mT @ right[:, whole:]).to(sum_dtype)
-    if blocks:
-        parts = (left[:, :whole], right[:, :whole])
-        some, others = (part.unflatten(1, (blocks, BLOCK_ROWS)) for part in parts)
-        total = total + (some.mT @ others).sum(1, dtype=sum_dtype)
-    return total
+    if whole < left.shape[1]:
+        rest = (left[:, whole:].mT @ right[:, whole:]).to(sum_dtype)
+        if not blocks:
+            return rest
+        return rest + _multiply_at_once(left[:, :whole], right[:, :whole], sum_dtype)
+    some, others = (part.unflatten(1, (blocks, BLOCK_ROWS)) for part in (left, right))
+    return (some.mT @ others).sum(1, dtype=sum_dtype)
 
 
 def _multiply_one_by_one(left: Tensor, right: Tensor, sum_dtype: torch.dtype) -> Tensor:

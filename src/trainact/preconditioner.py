@@ -79,18 +79,22 @@ def precondition_few_rows(
 def factorize(matrix: Tensor, damping: float) -> Tensor:
     """Return the Cholesky factor L of A + damping I = L Lᵀ, shape [g, k, k].
 
-    A factorization that fails gives NaN: nothing is read back from the device to find out, and a
-    GradScaler skips such a step. On a CPU, where reading is free, a warning explains it.
+    A factorization that fails gets a NaN in its first entry, and with it every gradient that it is
+    used for: nothing is read back from the device to find out, and a GradScaler skips such a step.
+    On a CPU, where reading is free, a warning explains it.
 
     Args:
         matrix: A, symmetric, shape [g, k, k].
         damping: what is added to its diagonal.
     """
-    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    factor, info = torch.linalg.cholesky_ex(matrix + damping * identity)
+    damped = matrix.clone()
+    damped.diagonal(dim1=-2, dim2=-1).add_(damping)
+    factor, info = torch.linalg.cholesky_ex(damped)
     if _is_readable(info) and bool((info > 0).any()):
         _warn_of_failed_factorization(matrix)
-    return torch.where(info[..., None, None] > 0, torch.nan, factor)
+    corner = factor[..., 0, 0]
+    corner.copy_(torch.where(info > 0, torch.nan, corner))  # one NaN spoils every solution
+    return factor
 
 
 def divide_by_factor(matrix: Tensor, factor: Tensor) -> Tensor:

@@ -34,8 +34,8 @@ SUPPORTED_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 PlainLayer: TypeAlias = nn.Linear | nn.modules.conv._ConvNd
 
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
-CHUNK_ELEMENTS = 1 << 22
-"""How many numbers one chunk of unfolded rows may hold (16 MiB in float32)."""
+CHUNK_ELEMENTS = 5 << 20
+"""How many numbers one chunk of unfolded rows may hold (20 MiB in float32)."""
 
 
 class Patches(NamedTuple):

@@ -32,7 +32,9 @@ class RowStatistics:
         self.num_inputs = math.prod(grad_weight.shape[1:])
         """n"""
         self.dtype = resolve_moment_dtype(options.moment_dtype, grad_weight.dtype)
-        self.solve_dtype = choose_solve_dtype(x.device, self.dtype)
+        is_wide = self.num_inputs >= WIDE_INPUTS
+        self.sum_dtype = self.dtype if is_wide else choose_solve_dtype(x.device, self.dtype)
+        """Of sums and of the solve; with a wide second moment float64 would take as long again."""
         sample = options.rows
         self.sample = sample if sample is not None and sample < self.count else None
 
@@ -53,17 +55,13 @@ class RowStatistics:
         """Return xᵀx over all rows, shape [g, n, n]; a sample is scaled up to their number."""
         if self.sample is None:
             return sum_outer_products(
-                self.x, self.patches, self.num_inputs, self.dtype, self.solve_dtype
+                self.x, self.patches, self.num_inputs, self.dtype, self.sum_dtype
             )
         rows = self.unfold()
-        return (rows.mT @ rows).to(self.solve_dtype) * (self.count / self.sample)
+        return (rows.mT @ rows).to(self.sum_dtype) * (self.count / self.sample)
 
     def factorize(self, lam: float, channel: int | None) -> Tensor:
-        """Return the Cholesky factor of xᵀx/b + λI, over all ranks where ``sync`` says so.
-
-        A wide one is used in the moment's dtype, because solving with it takes as long as the
-        moment itself.
-        """
+        """Return the Cholesky factor of xᵀx/b + λI, over all ranks where ``sync`` says so."""
         total = self.sum_outer_products()
         if not self.options.sync or channel is None:
             second_moment = total / self.count
@@ -71,5 +69,4 @@ class RowStatistics:
             num_rows = torch.full((), self.count, dtype=total.dtype, device=total.device)
             total, num_rows = sum_over_ranks(total, num_rows, channel)
             second_moment = total / num_rows.clamp(min=1)
-        factor = factorize(second_moment, lam)
-        return factor.to(self.dtype) if self.num_inputs >= WIDE_INPUTS else factor
+        return factorize(second_moment, lam)
