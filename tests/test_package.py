@@ -25,11 +25,13 @@ ORDER = [
     "synchronisation",
     "statistics",
     "factor",
+    "pending",
     "gradient",
     "layers",
     "first_layer",
     "wrap",
     "accumulation",
+    "parameters",
     "reference",
     "diagnosis",
 ]
