@@ -31,7 +31,7 @@ import trainact
 from trainact import TrAct, accumulate
 from trainact.reference import cut_patches
 
-TIMEOUT = timedelta(seconds=20)
+TIMEOUT = timedelta(seconds=60)
 SHORT_TIMEOUT = timedelta(seconds=5)  # where a rank goes away
 CHECKS: dict[str, Callable[[], None]] = {}
 ONLY_ON_TWO_RANKS = {"a_compiled_network_synchronises"}  # slow, and no different on four
