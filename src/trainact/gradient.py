@@ -118,9 +118,9 @@ def apply_precondition(
             "trainact.accumulate works with backward(), not inside torch.func's transforms; take "
             "the gradient of the whole batch there."
         )
-    if memory.pooled is None and memory.channel is not None and not options.sync:
-        warn_of_few_rows(count_rows(x, patches), math.prod(weight.shape[1:]), memory.channel)
     total, num_rows = memory.pooled or (None, None)
+    if total is None and memory.channel is not None and not options.sync:
+        warn_of_few_rows(count_rows(x, patches), math.prod(weight.shape[1:]), memory.channel)
     output = _PreconditionGrad.apply(
         weight, x, patches, lam, options, memory[:2], memory.seed, total, num_rows
     )
@@ -232,15 +232,14 @@ def _precondition(
     elif kept is None:
         tract = divide_by_factor(matrices, rows.factorize(lam, channel))
     else:
-        factor = kept.find(lam, lambda: rows.factorize(lam, channel))
-        tract = divide_by_factor(matrices, factor)
+        tract = divide_by_factor(matrices, kept.find(lam, lambda: rows.factorize(lam, channel)))
     return tract.reshape(grad_weight.shape).to(grad_weight.dtype)
 
 
 def _as_matrices(grad_weight: Tensor, groups: int) -> Tensor:
     """Return the gradient [m, ...] as [g, m/g, n]."""
-    outputs, num_inputs = grad_weight.shape[0], math.prod(grad_weight.shape[1:])
-    return grad_weight.reshape(groups, outputs // groups, num_inputs)
+    num_inputs = math.prod(grad_weight.shape[1:])
+    return grad_weight.reshape(groups, grad_weight.shape[0] // groups, num_inputs)
 
 
 def _without_autocast(device: torch.device) -> contextlib.AbstractContextManager[Any]:

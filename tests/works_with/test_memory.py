@@ -25,11 +25,11 @@ def grads(model: nn.Module) -> list[torch.Tensor]:
     return [parameter.grad.clone() for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize("input_requires_grad", [False, True])
-@pytest.mark.parametrize("use_reentrant", [True, False])
+@pytest.mark.parametrize(
+    ("use_reentrant", "input_requires_grad"),
+    [(False, False), (False, True), (True, True)],  # the reentrant variant needs such an input
+)
 def test_activation_checkpointing_is_exact(use_reentrant, input_requires_grad):
-    if use_reentrant and not input_requires_grad:
-        pytest.skip("the reentrant variant needs an input that requires a gradient")
     model, x = network(), images().requires_grad_(input_requires_grad)
     model(x).square().mean().backward()
     expected = grads(model)
