@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -164,6 +165,41 @@ def test_half_precision_pools_in_full_precision():
     expected = tract_gradient_of_layer(copy.deepcopy(layer).double(), x.double(), grad_z.double())
     assert layer.weight.grad.dtype == torch.bfloat16
     assert_close(layer.weight.grad.double(), expected, 3e-2)
+
+
+class StandardisedLinear(nn.Linear):
+    """Its operator's weight is not its parameter."""
+
+    def forward(self, x):
+        return F.linear(x, self.weight - self.weight.mean(1, keepdim=True), self.bias)
+
+
+class DoubledInputLinear(nn.Linear):
+    """A foreign forward whose operator takes the parameter itself."""
+
+    def forward(self, x):
+        return F.linear(2 * x, self.weight, self.bias)
+
+
+def test_a_weight_that_is_computed_is_refused():
+    standardised = TrAct(StandardisedLinear(6, 4))
+    with (
+        pytest.raises(TrActError, match="StandardisedLinear computes the weight of its operator"),
+        accumulate(standardised),
+    ):
+        standardised(torch.randn(9, 6))
+    normed = nn.utils.parametrizations.weight_norm(TrAct(nn.Linear(6, 4)))
+    with pytest.raises(TrActError, match="computed from other parameters"), accumulate(normed):
+        pass
+
+
+def test_a_foreign_forward_with_the_parameter_itself_accumulates():
+    layer = TrAct(DoubledInputLinear(6, 4).double())
+    x, grad_z = torch.randn(20, 6).double(), torch.randn(20, 4).double()
+    with accumulate(layer):
+        for rows, grads in zip(x.split(7), grad_z.split(7), strict=True):
+            layer(rows).backward(grads)
+    assert_close(layer.weight.grad, tract_gradient_of_layer(layer, 2 * x, grad_z))
 
 
 def test_misuse_is_refused_with_a_message():

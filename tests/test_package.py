@@ -26,11 +26,13 @@ ORDER = [
     "synchronisation",
     "statistics",
     "factor",
+    "pending",
     "gradient",
     "layers",
     "first_layer",
     "wrap",
     "accumulation",
+    "parameters",
     "reference",
     "diagnosis",
 ]
@@ -122,6 +124,20 @@ def test_the_snippets_of_a_page_run_in_order(page, capsys):
     namespace: dict[str, object] = {}
     for snippet in snippets:
         exec(compile(snippet, page, "exec"), namespace)
+
+
+def test_every_row_of_what_tract_works_with_names_a_test_that_exists():
+    rows = [
+        line
+        for line in (ROOT / "docs" / "works-with.md").read_text().splitlines()
+        if line.startswith("| ") and not line.startswith("| what |")
+    ]
+    assert rows
+    for row in rows:
+        files = re.findall(r"`(?:tests/)?(test_\w+\.py)`", row.rsplit("|", 2)[1])
+        assert files, row
+        for file in files:
+            assert list((ROOT / "tests").rglob(file)), row
 
 
 def test_the_readme_says_what_matters_first():

@@ -23,6 +23,7 @@ from trainact.layers import (
     TrActLayer,
     TrActLinear,
 )
+from trainact.parameters import split_first_layer
 from trainact.wrap import TrAct, apply_tract, remove_tract
 
 __version__ = "0.1.0"
@@ -35,6 +36,8 @@ __all__ = [
     "find_first_layers",
     # gradient accumulation
     "accumulate",
+    # optimizers
+    "split_first_layer",
     # layers and the functional form
     "TrActConv1d",
     "TrActConv2d",

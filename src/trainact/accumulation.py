@@ -2,8 +2,10 @@
 
 import contextlib
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from trainact.errors import TrActValueError
 from trainact.gradient import PooledMoment, precondition_pooled
 from trainact.layers import TrActLayer
 from trainact.settings import choose_solve_dtype, resolve_moment_dtype
+from trainact.synchronisation import SumOverRanks
 
 __all__ = ["accumulate"]
 
@@ -33,15 +36,23 @@ def accumulate(model: nn.Module) -> Iterator[None]:
     in one forward. A gradient present on entering is set aside and added back. If the block raises,
     the gradients of TrAct's weights are what they were on entering.
 
+    In a distributed run the moments are summed over all ranks on leaving, as the gradients are, so
+    every rank must enter and leave the block, and the last backward must be one that synchronises
+    gradients (``no_sync`` for the others).
+
     Raises:
-        TrActValueError: the model has no TrAct layer, or is inside another such block.
+        TrActValueError: the model has no TrAct layer, one whose weight is not a parameter, or is
+            inside another such block.
     """
+    _reshard(model)
     layers = [layer for layer in model.modules() if isinstance(layer, TrActLayer)]
     pools = _make_pools(layers)
     try:
         for pool in pools:
             pool.open()
         yield
+        for pool in pools:
+            pool.sum_over_ranks()
         for pool in pools:
             pool.precondition()
     except BaseException:
@@ -77,10 +88,21 @@ class _Pool:
         for layer in self.layers:
             layer.memory = layer.memory._replace(pooled=None)
 
+    def sum_over_ranks(self) -> None:
+        """Take part in the sum whether or not this rank has a gradient: others may."""
+        channel = self.layers[0].memory.channel
+        assert channel is not None
+        self.moment = PooledMoment(*SumOverRanks(*self.moment, channel).wait())
+
     def precondition(self) -> None:
-        if self.weight.grad is not None:
-            tract = precondition_pooled(self.weight.grad, self.moment, self.lam)
-            self.weight.grad.copy_(tract)
+        grad = self.weight.grad
+        if grad is None:
+            return
+        with torch.no_grad():
+            if hasattr(grad, "full_tensor"):
+                _precondition_sharded(grad, self.moment, self.lam)
+            else:
+                grad.copy_(precondition_pooled(grad, self.moment, self.lam))
 
     def add_grad_back(self) -> None:
         if self.weight.grad is None:
@@ -94,6 +116,31 @@ class _Pool:
             self.grad_before.copy_(self.grad_copy)
 
 
+def _precondition_sharded(grad: Any, moment: PooledMoment, lam: float) -> None:
+    """Precondition a DTensor in place: each rank its own rows, where the inverse treats all alike.
+
+    With groups the rows differ, and a gradient sharded by columns has no whole rows: both are
+    gathered first.
+    """
+    whole_rows = all(p.is_replicate() or p.is_shard(0) for p in grad.placements)
+    if whole_rows and len(moment.total) == 1:
+        local = grad.to_local()
+        local.copy_(precondition_pooled(local, moment, lam))
+    else:
+        from torch.distributed.tensor import distribute_tensor
+
+        tract = precondition_pooled(grad.full_tensor(), moment, lam)
+        grad.copy_(distribute_tensor(tract, grad.device_mesh, grad.placements))
+
+
+def _reshard(model: nn.Module) -> None:
+    """Bring back FSDP2's sharded parameters, which hold the gradients, after a forward alone."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    for module in model.modules() if fsdp is not None else ():
+        if isinstance(module, fsdp.FSDPModule):  # type: ignore[union-attr]
+            module.reshard()
+
+
 def _make_pools(layers: list[TrActLayer]) -> list[_Pool]:
     if not layers:
         raise TrActValueError(
@@ -103,6 +150,11 @@ def _make_pools(layers: list[TrActLayer]) -> list[_Pool]:
         raise TrActValueError("the model is inside another accumulate block; use one at a time.")
     pools: dict[int, _Pool] = {}
     for layer in layers:
+        if layer._parameters.get("weight") is None:
+            raise TrActValueError(
+                f"accumulate cannot precondition the weight of {type(layer).__name__}, which is "
+                "computed from other parameters; take the gradient of the whole batch."
+            )
         if not layer.weight.requires_grad:
             continue
         pool = pools.setdefault(id(layer.weight), _make_pool(layer))

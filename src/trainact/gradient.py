@@ -16,10 +16,12 @@ from torch.autograd.function import once_differentiable
 
 from trainact.errors import TrActTypeError, TrActValueError
 from trainact.factor import KeptFactor
+from trainact.pending import remember_call, take_calls_of_this_backward
 from trainact.preconditioner import divide_by_factor, precondition, precondition_few_rows
-from trainact.rows import Patches, describe_patches
+from trainact.rows import Patches, count_rows, describe_patches
 from trainact.settings import Options, check_lam, check_options, choose_solve_dtype
-from trainact.statistics import RowStatistics
+from trainact.statistics import RowStatistics, WeightKind
+from trainact.synchronisation import count_ranks, warn_of_few_rows
 
 __all__ = [
     "Memory",
@@ -117,9 +119,14 @@ def apply_precondition(
             "the gradient of the whole batch there."
         )
     total, num_rows = memory.pooled or (None, None)
-    return _PreconditionGrad.apply(
+    if total is None and memory.channel is not None and not options.sync:
+        warn_of_few_rows(count_rows(x, patches), math.prod(weight.shape[1:]), memory.channel)
+    output = _PreconditionGrad.apply(
         weight, x, patches, lam, options, memory[:2], memory.seed, total, num_rows
     )
+    if _begins_early(options, total) and not _is_inside_transform():
+        remember_call(output.grad_fn)
+    return output
 
 
 def precondition_pooled(grad_weight: Tensor, pooled: PooledMoment, lam: float) -> Tensor:
@@ -173,26 +180,41 @@ class _PreconditionGrad(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, x, ctx.patches, ctx.lam, ctx.options, ctx.kept, ctx.seed, ctx.total, ctx.num_rows = (
-            inputs
-        )
+        weight, x, ctx.patches, ctx.lam, ctx.options, ctx.kept, ctx.seed = inputs[:7]
+        ctx.total, ctx.num_rows = inputs[7:]
+        ctx.weight_kind = WeightKind.of(weight)
+        ctx.rows = None
         ctx.save_for_backward(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_weight: Tensor) -> tuple[Tensor | None, ...]:
-        (x,) = ctx.saved_tensors
-        channel, factor = ctx.kept
-        with _without_autocast(x.device):
-            rows = RowStatistics(x, ctx.patches, ctx.options, grad_weight, ctx.seed)
+        with _without_autocast(grad_weight.device):
+            if _begins_early(ctx.options, ctx.total):
+                for call in take_calls_of_this_backward():
+                    call.rows = _describe_rows(call)
+                    call.rows.begin_sum(call.kept[0])
+            rows, ctx.rows = ctx.rows or _describe_rows(ctx), None
             if ctx.total is not None:
                 ctx.total.add_(rows.sum_outer_products())
                 ctx.num_rows.add_(rows.count)
             else:
-                grad_weight = _precondition(grad_weight, rows, ctx.lam, channel, factor)
+                grad_weight = _precondition(grad_weight, rows, ctx.lam, *ctx.kept)
         if ctx.seed is not None:
             ctx.seed.add_(1)
         return grad_weight, *(None,) * 8
+
+
+def _describe_rows(ctx: Any) -> RowStatistics:
+    (x,) = ctx.saved_tensors
+    return RowStatistics(x, ctx.patches, ctx.options, ctx.weight_kind, ctx.seed)
+
+
+def _begins_early(options: Options, total: Tensor | None) -> bool:
+    """Tell whether a sum over ranks begins before its own turn in backward; see ``pending``."""
+    if not options.sync or options.every > 1 or total is not None:
+        return False
+    return not torch.compiler.is_compiling() and count_ranks() > 1
 
 
 def _precondition(
@@ -211,15 +233,14 @@ def _precondition(
     elif kept is None:
         tract = divide_by_factor(matrices, rows.factorize(lam, channel))
     else:
-        factor = kept.find(lam, lambda: rows.factorize(lam, channel))
-        tract = divide_by_factor(matrices, factor)
+        tract = divide_by_factor(matrices, kept.find(lam, lambda: rows.factorize(lam, channel)))
     return tract.reshape(grad_weight.shape).to(grad_weight.dtype)
 
 
 def _as_matrices(grad_weight: Tensor, groups: int) -> Tensor:
     """Return the gradient [m, ...] as [g, m/g, n]."""
-    outputs, num_inputs = grad_weight.shape[0], math.prod(grad_weight.shape[1:])
-    return grad_weight.reshape(groups, outputs // groups, num_inputs)
+    num_inputs = math.prod(grad_weight.shape[1:])
+    return grad_weight.reshape(groups, grad_weight.shape[0] // groups, num_inputs)
 
 
 def _without_autocast(device: torch.device) -> contextlib.AbstractContextManager[Any]:

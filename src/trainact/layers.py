@@ -198,6 +198,12 @@ class _WeightMeeting(TorchFunctionMode):
         given = dict(zip(self._ARGUMENTS, args, strict=False)) | kwargs
         layer, x, weight = self.layer, given.pop("input"), given.pop("weight")
         geometry = {key: value for key, value in given.items() if key != "bias"}
+        if layer.memory.pooled is not None and weight is not layer.weight:
+            raise UnsupportedLayerError(
+                f"{layer.plain_class.__name__} computes the weight of its operator from its "
+                "parameter, and accumulate preconditions the parameter's gradient, which is not "
+                "the same; take the gradient of the whole batch."
+            )
         patches = describe_patches(weight.shape[2:], **geometry)
         weight = apply_precondition(weight, x, patches, layer._lam, layer.options, layer.memory)
         return func(x, weight, **given)

@@ -1,6 +1,7 @@
 """What one call of a layer says about its inputs: b, n, and the second moment or its factor."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,9 +10,21 @@ from trainact.moments import WIDE_INPUTS, sum_outer_products
 from trainact.preconditioner import factorize
 from trainact.rows import Patches, count_rows, sample_rows, unfold_rows
 from trainact.settings import Options, choose_solve_dtype, resolve_moment_dtype
-from trainact.synchronisation import sum_over_ranks
+from trainact.synchronisation import SumOverRanks
 
-__all__ = ["RowStatistics"]
+__all__ = ["RowStatistics", "WeightKind"]
+
+
+class WeightKind(NamedTuple):
+    """What of a weight decides its second moment."""
+
+    num_inputs: int
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, weight: Tensor) -> "WeightKind":
+        """Describe ``weight``, shape [m, ...]."""
+        return cls(math.prod(weight.shape[1:]), weight.dtype)
 
 
 class RowStatistics:
@@ -22,21 +35,22 @@ class RowStatistics:
         x: Tensor,
         patches: Patches,
         options: Options,
-        grad_weight: Tensor,
+        weight: WeightKind,
         seed: Tensor | None,
     ) -> None:
-        """Take the layer's input and how it is cut; ``grad_weight`` gives n and the dtype."""
+        """Take the layer's input and how it is cut."""
         self.x, self.patches, self.options, self.seed = x.detach(), patches, options, seed
         self.count = count_rows(x, patches)
         """b"""
-        self.num_inputs = math.prod(grad_weight.shape[1:])
+        self.num_inputs = weight.num_inputs
         """n"""
-        self.dtype = resolve_moment_dtype(options.moment_dtype, grad_weight.dtype)
+        self.dtype = resolve_moment_dtype(options.moment_dtype, weight.dtype)
         is_wide = self.num_inputs >= WIDE_INPUTS
         self.sum_dtype = self.dtype if is_wide else choose_solve_dtype(x.device, self.dtype)
         """Of sums and of the solve; with a wide second moment float64 would take as long again."""
         sample = options.rows
         self.sample = sample if sample is not None and sample < self.count else None
+        self._sum: SumOverRanks | None = None
 
     @property
     def are_few(self) -> bool:
@@ -60,13 +74,18 @@ class RowStatistics:
         rows = self.unfold()
         return (rows.mT @ rows).to(self.sum_dtype) * (self.count / self.sample)
 
+    def begin_sum(self, channel: int) -> None:
+        """Begin to sum the second moment over all ranks, unless that is under way."""
+        if self._sum is None:
+            total = self.sum_outer_products()
+            num_rows = torch.full((), self.count, dtype=total.dtype, device=total.device)
+            self._sum = SumOverRanks(total, num_rows, channel)
+
     def factorize(self, lam: float, channel: int | None) -> Tensor:
         """Return the Cholesky factor of xᵀx/b + λI, over all ranks where ``sync`` says so."""
-        total = self.sum_outer_products()
         if not self.options.sync or channel is None:
-            second_moment = total / self.count
-        else:
-            num_rows = torch.full((), self.count, dtype=total.dtype, device=total.device)
-            total, num_rows = sum_over_ranks(total, num_rows, channel)
-            second_moment = total / num_rows.clamp(min=1)
-        return factorize(second_moment, lam)
+            return factorize(self.sum_outer_products() / self.count, lam)
+        self.begin_sum(channel)
+        assert self._sum is not None
+        total, num_rows = self._sum.wait()
+        return factorize(total / num_rows.clamp(min=1), lam)

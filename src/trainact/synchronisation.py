@@ -7,6 +7,7 @@ wrapped, when the first backward needs one.
 """
 
 import itertools
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +15,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["count_ranks", "new_channel", "sum_over_ranks"]
+__all__ = ["FEW_ROWS", "SumOverRanks", "count_ranks", "new_channel", "warn_of_few_rows"]
+
+FEW_ROWS = 8
+"""Rows per column below which the second moments of the ranks differ too much to pass unsaid."""
 
 _channels = itertools.count()
 _last_channel = -1
+_warned: set[int] = set()
 
 
 def new_channel() -> int:
@@ -34,19 +39,62 @@ def count_ranks() -> int:
     return dist.get_world_size()
 
 
-def sum_over_ranks(total: Tensor, num_rows: Tensor, channel: int) -> tuple[Tensor, Tensor]:
-    """Return Σ xᵀx and Σ b over all ranks, in one collective.
+class SumOverRanks:
+    """Σ xᵀx and Σ b over all ranks, in one collective that begins now and is waited for later."""
+
+    def __init__(self, total: Tensor, num_rows: Tensor, channel: int) -> None:
+        """Take xᵀx, shape [g, n, n], and b, a scalar, of this rank, and the layer's channel."""
+        self._shape = total.shape
+        self._buffer = torch.cat([total.flatten(), num_rows.reshape(1)])
+        self._work: Any = None
+        if torch.compiler.is_compiling():
+            self._buffer = _sum_now(self._buffer, channel)
+        elif count_ranks() > 1:
+            group = _find_group(channel)
+            self._work = dist.all_reduce(self._buffer, group=group, async_op=True)
+
+    def wait(self) -> tuple[Tensor, Tensor]:
+        """Return Σ xᵀx, shape [g, n, n], and Σ b."""
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+        return self._buffer[:-1].view(self._shape), self._buffer[-1]
+
+
+@torch.library.custom_op("trainact::sum_over_ranks", mutates_args=())
+def _sum_now(buffer: Tensor, channel: int) -> Tensor:
+    """Sum in one step that torch.compile keeps whole."""
+    buffer = buffer.clone()
+    if count_ranks() > 1:
+        dist.all_reduce(buffer, group=_find_group(channel))
+    return buffer
+
+
+@_sum_now.register_fake
+def _(buffer: Tensor, channel: int) -> Tensor:
+    return torch.empty_like(buffer)
+
+
+def warn_of_few_rows(num_rows: int, num_inputs: int, channel: int) -> None:
+    """Say once for each layer that its ranks precondition by second moments that differ.
 
     Args:
-        total: xᵀx of this rank's rows, shape [g, n, n].
-        num_rows: b of this rank, a scalar of the same dtype.
-        channel: the layer's channel, from :func:`new_channel`.
+        num_rows: b of this rank.
+        num_inputs: n.
+        channel: the layer's channel.
     """
-    if count_ranks() == 1:
-        return total, num_rows
-    buffer = torch.cat([total.flatten(), num_rows.reshape(1)])
-    dist.all_reduce(buffer, group=_find_group(channel))
-    return buffer[:-1].view_as(total), buffer[-1]
+    if torch.compiler.is_compiling() or count_ranks() == 1 or channel in _warned:
+        return
+    if num_rows >= FEW_ROWS * num_inputs:
+        return
+    _warned.add(channel)
+    warnings.warn(
+        f"TrAct preconditions each rank's gradient by its own {num_rows} rows, which is less than "
+        f"{FEW_ROWS} for each of the {num_inputs} columns: the average over ranks differs from the "
+        "whole batch's gradient. Pass sync=True to sum the second moment over the ranks.",
+        UserWarning,
+        stacklevel=2,
+    )
 
 
 @dataclass

@@ -1,0 +1,152 @@
+"""torch.compile: one graph, eager's gradients, and no recompilation from step to step."""
+
+import contextlib
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+from cases import assert_close
+from trainact import TrAct, accumulate
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler():
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+class StandardisedConv2d(nn.Conv2d):
+    """A foreign layer with a forward of its own."""
+
+    def forward(self, x):
+        flat = self.weight.flatten(1)
+        weight = (flat - flat.mean(1, keepdim=True)) / flat.std(1, keepdim=True)
+        return F.conv2d(x, weight.view_as(self.weight), self.bias)
+
+
+def network(stem: nn.Module, **options) -> nn.Module:
+    model = nn.Sequential(stem, nn.Tanh(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    model.append(nn.Linear(16, 5)).double()
+    TrAct(model[0], **options)
+    return model
+
+
+def stem_grad(model: nn.Module, x: Tensor, pooled: bool = False) -> Tensor:
+    model.zero_grad()
+    with accumulate(model) if pooled else contextlib.nullcontext():
+        model(x).square().mean().backward()
+    return model[0].weight.grad.clone()
+
+
+def images(count: int = 6) -> Tensor:
+    return torch.randn(count, 3, 8, 8).double()
+
+
+def count_graphs() -> int:
+    return counters["stats"]["unique_graphs"]
+
+
+class Compiled:
+    """A compiled network beside its eager twin; both get every batch."""
+
+    def __init__(self, model: nn.Module, **settings):
+        self.eager, self.model = copy.deepcopy(model), model
+        model.compile(fullgraph=True, **settings)
+
+    def check(self, x: Tensor, pooled: bool = False) -> None:
+        actual = stem_grad(self.model, x, pooled)
+        assert_close(actual, stem_grad(self.eager, x, pooled))
+
+
+def test_a_compiled_network_trains_as_in_eager_mode_without_recompiling():
+    compiled = Compiled(network(nn.Conv2d(3, 4, 3)))
+    compiled.check(images())
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for _ in range(3):
+            compiled.check(images())
+    assert count_graphs() == 1
+
+
+def test_lam_becomes_dynamic_after_one_recompilation():
+    compiled = Compiled(network(nn.Conv2d(3, 4, 3)), backend="aot_eager")
+    graphs = []
+    for lam in (0.1, 0.2, 0.3, 1, 1e-3, 7.5):
+        compiled.model[0].lam = compiled.eager[0].lam = lam
+        compiled.check(images())
+        graphs.append(count_graphs())
+    assert graphs[1:] == [2] * 5
+
+
+def test_changing_batch_sizes_share_one_dynamic_graph():
+    """So they do across b < n, where eager mode changes to the smaller system: one more graph."""
+    compiled = Compiled(network(nn.Conv2d(3, 4, 3)))
+    for count in (6, 7):
+        compiled.check(images(count))
+    graphs = count_graphs()
+    for count in (8, 11, 5):
+        compiled.check(images(count))
+    assert count_graphs() == graphs == 2
+
+
+@pytest.mark.parametrize("options", [{"rows": 50}, {"sync": True}], ids=lambda o: next(iter(o)))
+def test_the_options_compile(options):
+    compiled = Compiled(network(nn.Conv2d(3, 4, 3), **options), backend="aot_eager")
+    for _ in range(2):
+        compiled.check(images())
+
+
+def test_a_foreign_layer_compiles_as_one_graph():
+    compiled = Compiled(network(StandardisedConv2d(3, 4, 3)))
+    for _ in range(2):
+        compiled.check(images())
+    assert count_graphs() == 1
+
+
+def test_accumulation_compiles():
+    compiled = Compiled(network(nn.Conv2d(3, 4, 3)), backend="aot_eager")
+    for _ in range(3):
+        compiled.check(images(), pooled=True)
+    assert count_graphs() <= 2  # another pool is another pair of tensors
+
+
+def functional_loss(model: nn.Module, x: Tensor):
+    def loss(parameters):
+        return torch.func.functional_call(model, parameters, (x,)).square().mean()
+
+    return loss, {name: p.detach() for name, p in model.named_parameters()}
+
+
+def test_a_compiled_functional_gradient_is_tracts():
+    """Traced whole, the function's backward would be dropped: so it is left to eager mode."""
+    model, x = network(nn.Conv2d(3, 4, 3)), images()
+    loss, parameters = functional_loss(model, x)
+    grads = torch.compile(torch.func.grad(loss))(parameters)
+    assert_close(grads["0.weight"], stem_grad(model, x))
+
+
+def test_a_functional_gradient_as_one_graph_is_refused():
+    loss, parameters = functional_loss(network(nn.Conv2d(3, 4, 3)), images())
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(torch.func.grad(loss), fullgraph=True)(parameters)
+
+
+# dynamo's own, where a graph ends at a tensor that is no leaf
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_kept_factor_runs_beside_the_graph_and_is_refused_as_part_of_it():
+    """``every`` counts backward passes in Python, which one graph cannot do."""
+    model = network(nn.Conv2d(3, 4, 3), every=2)
+    eager = copy.deepcopy(model)
+    whole = copy.deepcopy(model)
+    whole.compile(fullgraph=True, backend="eager")
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="side effect"):
+        whole(images())
+    model.compile(backend="aot_eager")
+    for _ in range(5):
+        x = images()
+        assert_close(stem_grad(model, x), stem_grad(eager, x))

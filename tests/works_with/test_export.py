@@ -1,0 +1,94 @@
+"""Export: a network with TrAct leaves as the plain network, operator for operator."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from cases import assert_close
+from trainact import apply_tract
+
+
+def plain_network() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(4 * 36, 5),
+    )
+
+
+@pytest.fixture(params=["training", "evaluation"])
+def networks(request):
+    plain = plain_network().train(request.param == "training")
+    tract = copy.deepcopy(plain)
+    apply_tract(tract)
+    return plain, tract
+
+
+@pytest.fixture
+def images():
+    return torch.randn(2, 3, 6, 6)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_torch_export_gives_the_plain_graph(networks, images, dynamic):
+    shapes = ({0: torch.export.Dim("batch", min=2, max=64)},) if dynamic else None
+    programs = [torch.export.export(m, (images,), dynamic_shapes=shapes) for m in networks]
+    plain, tract = ([str(n.target) for n in p.graph.nodes if n.op != "output"] for p in programs)
+    assert tract == plain
+    assert torch.equal(programs[1].module()(images), networks[0](images))
+
+
+@pytest.mark.parametrize("networks", ["evaluation"], indirect=True)
+def test_onnx_gives_the_plain_graph_and_the_same_outputs(networks, images):
+    pytest.importorskip("onnxscript", reason="needs onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime")
+    models = []
+    for network in networks:
+        program = torch.onnx.export(network, (images,), dynamo=True, verbose=False)
+        models.append(program.model_proto)
+    plain, tract = ([node.op_type for node in model.graph.node] for model in models)
+    assert tract == plain
+    session = onnxruntime.InferenceSession(
+        models[1].SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (output,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    assert_close(torch.from_numpy(output), networks[0](images).detach(), 1e-5)
+
+
+def operators(module) -> list[str]:
+    return [node.kind() for node in module.inlined_graph.nodes() if node.kind() != "prim::GetAttr"]
+
+
+def computations(module) -> list[str]:
+    return [kind for kind in operators(module) if kind.startswith("aten::")]
+
+
+def test_jit_trace_gives_the_plain_graph(networks, images):
+    plain, tract = (torch.jit.trace(network, images) for network in networks)
+    assert computations(tract) == computations(plain)
+    assert not any("Python" in kind for kind in operators(tract))
+    assert torch.equal(tract(images), networks[0](images))
+
+
+def test_jit_script_gives_the_plain_network_and_is_saved(networks, images):
+    plain, tract = (torch.jit.script(network) for network in networks)
+    assert computations(tract) == computations(plain)
+    assert not any("Python" in kind for kind in operators(tract))
+    buffer = io.BytesIO()
+    torch.jit.save(tract, buffer)
+    buffer.seek(0)
+    assert torch.equal(torch.jit.load(buffer)(images), networks[0](images))
+
+
+def test_fx_keeps_training_with_tract(networks, images):
+    _, tract = networks
+    traced = torch.fx.symbolic_trace(copy.deepcopy(tract))
+    assert torch.equal(traced(images), tract(images))
+    for network in (traced, tract):
+        network(images).square().mean().backward()
+    for name, parameter in tract.named_parameters():
+        assert torch.equal(traced.get_parameter(name).grad, parameter.grad), name
