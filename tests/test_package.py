@@ -27,6 +27,7 @@ ORDER = [
     "factor",
     "gradient",
     "layers",
+    "inputs",
     "first_layer",
     "wrap",
     "accumulation",
