@@ -27,6 +27,7 @@ ORDER = [
     "factor",
     "gradient",
     "layers",
+    "roster",
     "inputs",
     "first_layer",
     "wrap",

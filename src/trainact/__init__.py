@@ -23,6 +23,7 @@ from trainact.layers import (
     TrActLayer,
     TrActLinear,
 )
+from trainact.roster import check_tract
 from trainact.wrap import TrAct, apply_tract, remove_tract
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __all__ = [
     "apply_tract",
     "remove_tract",
     "find_first_layers",
+    "check_tract",
     # gradient accumulation
     "accumulate",
     # layers and the functional form

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from trainact.errors import TrActValueError
 from trainact.gradient import PooledMoment, precondition_pooled
 from trainact.layers import TrActLayer
+from trainact.roster import check_tract
 from trainact.settings import choose_solve_dtype, resolve_moment_dtype
 
 __all__ = ["accumulate"]
@@ -34,8 +35,9 @@ def accumulate(model: nn.Module) -> Iterator[None]:
     the gradients of TrAct's weights are what they were on entering.
 
     Raises:
-        TrActValueError: the model has no TrAct layer, or is inside another such block.
+        TrActValueError: the model has no TrAct layer or lost one, or is inside another such block.
     """
+    check_tract(model)
     layers = [layer for layer in model.modules() if isinstance(layer, TrActLayer)]
     pools = _make_pools(layers)
     try:
