@@ -55,9 +55,8 @@ TRANSFORMERS = (
 )
 
 DIFFERENCES = {
-    "csatv2": "timm names none, because the stem cannot be rebuilt for other channels. The image "
-    "meets three convolutions, one for each of luma and the two chromas, initialised as a cosine "
-    "transform and trainable: the search names all three.",
+    "csatv2": "timm names none. After a fixed cosine transform the image meets three convolutions "
+    "side by side, for luma and the two chromas, and the search names all three.",
 }
 """Why the search and timm's ``first_conv`` disagree, model by model."""
 
@@ -141,23 +140,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def write_page(rows: Sequence[Row]) -> str:
     """Return docs/zoo.md."""
     by_source = {s: [row for row in rows if row.source == s] for s in ("timm", "torchvision", "hf")}
-    versions = {name: importlib.import_module(name).__version__ for name in _PACKAGES.values()}
+    packages = [importlib.import_module(name) for name in ("torch", *_PACKAGES.values())]
+    versions = (f"{package.__name__} {package.__version__.split('+')[0]}" for package in packages)
     timm_rows = by_source["timm"]
     agreeing = sum(row.agrees for row in timm_rows)
-    parts = [
-        _HEAD.format(
-            batch=BATCH,
-            versions=", ".join(f"{name} {version}" for name, version in versions.items()),
-            torch=torch.__version__.split("+")[0],
-        )
-    ]
+    parts = [_HEAD.format(batch=BATCH, versions=", ".join(versions))]
     for source, package in _PACKAGES.items():
         parts.append(f"\n## {package} ({len(by_source[source])} models)\n\n")
         if source == "timm":
             parts.append(
                 "The smallest model of every architecture family. The search, with timm's own "
                 f"answer hidden from\nit, agrees with timm's `first_conv` on {agreeing} of "
-                f"{len(timm_rows)}. The others:\n\n"
+                f"{len(timm_rows)}. Differences:\n\n"
             )
             for row in timm_rows:
                 if not row.agrees:
@@ -181,8 +175,8 @@ _PACKAGES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
 _HEAD = """\
 # First layers of the model zoos
 
-Written by `make zoo` (`python -m trainact.lab.zoo`) with {versions} and torch {torch}; `make test`
-examines a sample of it again. Models are built without weights and without values.
+Written by `make zoo` (`python -m trainact.lab.zoo`) with {versions};
+`make test` examines a sample of it again. Models are built without weights and without values.
 
 - *first layer*: what `find_first_layers` returns, by tracing; with several, all of them.
 - *n*: inputs per output of that layer; *rows per image*: its output positions.
