@@ -35,6 +35,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
     pytest.mark.filterwarnings("ignore:.*number of training batches.*smaller than the logging"),
     pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
     pytest.mark.filterwarnings("ignore::FutureWarning:lightning.*"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
@@ -182,17 +183,22 @@ def make_lightning_trainer(run: Run, *callbacks: Any, **limit: int) -> lightning
     )
 
 
+def keep_checkpoints(run: Run) -> ModelCheckpoint:
+    return ModelCheckpoint(run.folder, save_last=True, save_on_train_epoch_end=True)
+
+
 def train_with_lightning(run: Run) -> Network:
     module = LightningNetwork(run.model)
     if run.resume_after is None:
         make_lightning_trainer(run, max_steps=run.steps).fit(module, run.loader())
         return module.model
-    keeper = ModelCheckpoint(run.folder, save_last=True, save_on_train_epoch_end=True)
-    trainer = make_lightning_trainer(run, keeper, max_epochs=1)  # it resumes between epochs
+    trainer = make_lightning_trainer(
+        run, keep_checkpoints(run), max_epochs=1
+    )  # it resumes between epochs
     trainer.fit(module, run.loader())
     assert trainer.global_step == run.resume_after
     module = LightningNetwork(run.new_model())
-    trainer = make_lightning_trainer(run, max_steps=run.steps)
+    trainer = make_lightning_trainer(run, keep_checkpoints(run), max_steps=run.steps)
     trainer.fit(module, run.loader(), ckpt_path=run.folder / "last.ckpt", weights_only=False)
     return module.model
 
