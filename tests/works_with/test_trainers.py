@@ -198,7 +198,8 @@ def train_with_lightning(run: Run) -> Network:
     trainer.fit(module, run.loader())
     assert trainer.global_step == run.resume_after
     module = LightningNetwork(run.new_model())
-    trainer = make_lightning_trainer(run, keep_checkpoints(run), max_steps=run.steps)
+    epochs = run.steps * run.per_step // len(run.micro_batches)
+    trainer = make_lightning_trainer(run, keep_checkpoints(run), max_epochs=epochs)
     trainer.fit(module, run.loader(), ckpt_path=run.folder / "last.ckpt", weights_only=False)
     return module.model
 
