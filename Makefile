@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 PIP     = $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-thorough check bench pages install format clean
+.PHONY: demo test test-thorough check bench zoo pages install format clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -15,6 +15,9 @@ test: check
 
 test-thorough: $(STAMP)
 	TRAINACT_HYPOTHESIS=thorough $(BIN)/python -m pytest tests/test_properties.py
+
+zoo: $(STAMP)
+	$(BIN)/python -m trainact.lab.zoo --output docs/zoo.md
 
 check: $(STAMP)
 	$(BIN)/ruff check

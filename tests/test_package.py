@@ -29,6 +29,8 @@ ORDER = [
     "pending",
     "gradient",
     "layers",
+    "roster",
+    "inputs",
     "first_layer",
     "wrap",
     "accumulation",

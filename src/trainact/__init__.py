@@ -24,6 +24,7 @@ from trainact.layers import (
     TrActLinear,
 )
 from trainact.parameters import split_first_layer
+from trainact.roster import check_tract
 from trainact.wrap import TrAct, apply_tract, remove_tract
 
 __version__ = "0.1.0"
@@ -34,6 +35,7 @@ __all__ = [
     "apply_tract",
     "remove_tract",
     "find_first_layers",
+    "check_tract",
     # gradient accumulation
     "accumulate",
     # optimizers

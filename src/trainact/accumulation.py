@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from trainact.errors import TrActValueError
 from trainact.gradient import PooledMoment, precondition_pooled
 from trainact.layers import TrActLayer
+from trainact.roster import check_tract
 from trainact.settings import choose_solve_dtype, resolve_moment_dtype
 from trainact.synchronisation import SumOverRanks
 
@@ -41,9 +42,10 @@ def accumulate(model: nn.Module) -> Iterator[None]:
     gradients (``no_sync`` for the others).
 
     Raises:
-        TrActValueError: the model has no TrAct layer, one whose weight is not a parameter, or is
-            inside another such block.
+        TrActValueError: the model has no TrAct layer or lost one, has one whose weight is not a
+            parameter, or is inside another such block.
     """
+    check_tract(model)
     _reshard(model)
     layers = [layer for layer in model.modules() if isinstance(layer, TrActLayer)]
     pools = _make_pools(layers)

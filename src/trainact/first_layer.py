@@ -9,7 +9,7 @@ import copy
 import enum
 import itertools
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -20,12 +20,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
 from trainact.errors import FirstLayerNotFoundError, TrActTypeError, UnsupportedLayerError
+from trainact.inputs import Call, list_inputs, read_timm_config
 from trainact.rows import SUPPORTED_LAYERS
 
 __all__ = ["find_first_layers"]
 
-DEFAULT_IMAGE = (3, 224, 224)
-CLIP_FRAMES = 16
 _CONTRACTIONS = {
     *("linear", "bilinear", "conv1d", "conv2d", "conv3d"),
     *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "embedding", "embedding_bag"),
@@ -60,9 +59,9 @@ def find_first_layers(model: nn.Module, example_input: Any = None) -> list[str]:
     if known:
         return known
     failures = []
-    for args, kwargs in _list_inputs(model, example_input):
+    for call in list_inputs(model, example_input):
         for run in (_trace_without_values, _trace_real_forward):
-            tracer, failure = run(model, args, kwargs)
+            tracer, failure = run(model, call)
             if tracer.found:
                 _warn_of_unsupported(tracer)
                 return list(tracer.found)
@@ -155,39 +154,41 @@ class _ImageTracer(TorchFunctionMode):
         self.unsupported.setdefault(name, f"{type(module).__name__} ({func.__name__})")
 
 
-def _trace_without_values(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[_ImageTracer, Exception | None]:
+_Trace = tuple[_ImageTracer, Exception | None]
+
+
+def _trace_without_values(model: nn.Module, call: Call) -> _Trace:
     try:
-        shell = _copy_without_values(model)
+        shell = _copy_with(model, lambda tensor: tensor.detach().to("meta"))
     except Exception as error:  # any module may refuse to be copied, in any way
         return _ImageTracer(), error
-    args, kwargs = tree_map(lambda v: v.to("meta") if isinstance(v, Tensor) else v, (args, kwargs))
-    return _run_forward(shell.eval(), args, kwargs)
+    return _run_forward(shell.eval(), _move(call, lambda tensor: tensor.to("meta")))
 
 
-def _trace_real_forward(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[_ImageTracer, Exception | None]:
-    parameter = next(model.parameters(), None)
+def _trace_real_forward(model: nn.Module, call: Call) -> _Trace:
+    """Run the model itself; one that was built without values is copied and filled with zeros."""
     if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
         return _ImageTracer(), None  # a forward would initialise them
+    if any(tensor.is_meta for tensor in _parameters_and_buffers(model)):
+        try:
+            model = _copy_with(model, lambda tensor: torch.zeros_like(tensor, device="cpu"))
+        except Exception as error:  # as above
+            return _ImageTracer(), error
+    parameter = next(model.parameters(), None)
     device = parameter.device if parameter is not None else torch.device("cpu")
-    args, kwargs = tree_map(lambda v: _real(v, device), (args, kwargs))
     training = {module: module.training for module in model.modules()}
     try:
-        return _run_forward(model.eval(), args, kwargs)
+        return _run_forward(model.eval(), _move(call, lambda tensor: _fill(tensor, device)))
     finally:
         for module, flag in training.items():
             module.training = flag
 
 
-def _run_forward(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[_ImageTracer, Exception | None]:
+def _run_forward(model: nn.Module, call: Call) -> _Trace:
     tracer = _ImageTracer()
-    tracer.mark((args, kwargs), _Mark.IMAGE)
+    tracer.mark(call, _Mark.IMAGE)
     handles = list(tracer.watch(model))
+    args, kwargs = call
     try:
         with torch.random.fork_rng(), torch.no_grad(), warnings.catch_warnings(), tracer:
             warnings.simplefilter("ignore")
@@ -200,58 +201,33 @@ def _run_forward(
     return tracer, None
 
 
-def _copy_without_values(model: nn.Module) -> nn.Module:
+def _copy_with(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Module:
+    """Return a copy of the model whose parameters and buffers are converted ones."""
     memo: dict[int, Any] = {}
-    for tensor in itertools.chain(model.parameters(), model.buffers()):
+    for tensor in _parameters_and_buffers(model):
         if isinstance(tensor, UninitializedParameter):
             memo[id(tensor)] = UninitializedParameter(requires_grad=False, device="meta")  # type: ignore[call-arg]
             continue
-        empty = tensor.detach().to("meta")
+        new = convert(tensor)
         is_parameter = isinstance(tensor, nn.Parameter)
-        memo[id(tensor)] = nn.Parameter(empty, requires_grad=False) if is_parameter else empty
+        memo[id(tensor)] = nn.Parameter(new, requires_grad=False) if is_parameter else new
     return copy.deepcopy(model, memo)
 
 
-def _list_inputs(
-    model: nn.Module, example: Any
-) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    if isinstance(example, Mapping):
-        yield (), {key: _alias(value) for key, value in example.items()}
-        return
-    if example is not None:
-        yield tuple(_alias(v) for v in (example if isinstance(example, tuple) else (example,))), {}
-        return
-    channels, height, width = _read_image_size(model)
-    image = _empty(model, 1, channels, height, width)
-    keyword = getattr(model, "main_input_name", None)
-    if isinstance(keyword, str) and hasattr(model, "config"):
-        yield (), {keyword: image}
-    yield (image,), {}
-    yield (_empty(model, 1, channels, CLIP_FRAMES, height, width),), {}
-    yield ([_empty(model, channels, height, width)],), {}
+def _parameters_and_buffers(model: nn.Module) -> Iterator[Tensor]:
+    return itertools.chain(model.parameters(), model.buffers())
 
 
-def _empty(model: nn.Module, *size: int) -> Tensor:
-    dtypes = (p.dtype for p in model.parameters() if p.dtype.is_floating_point)
-    return torch.empty(size, dtype=next(dtypes, torch.float32), device="meta")
+def _move(call: Call, convert: Callable[[Tensor], Tensor]) -> Call:
+    return tree_map(lambda value: convert(value) if isinstance(value, Tensor) else value, call)
 
 
-def _read_image_size(model: nn.Module) -> tuple[int, int, int]:
-    """Read (C, H, W) from a timm or Hugging Face config."""
-    timm_config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
-    if isinstance(timm_config, Mapping) and len(timm_config.get("input_size") or ()) == 3:
-        return tuple(timm_config["input_size"])
-    config = getattr(model, "config", None)
-    config = getattr(config, "vision_config", config)
-    size = getattr(config, "image_size", None) or DEFAULT_IMAGE[1:]
-    channels = getattr(config, "num_channels", None) or DEFAULT_IMAGE[0]
-    height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
-    return channels, height, width
+def _fill(tensor: Tensor, device: torch.device) -> Tensor:
+    return torch.zeros_like(tensor, device=device) if tensor.is_meta else tensor.to(device)
 
 
 def _read_timm_names(model: nn.Module) -> list[str]:
-    config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
-    names = config.get("first_conv") if isinstance(config, Mapping) else None
+    names = read_timm_config(model).get("first_conv")
     names = [names] if isinstance(names, str) else list(names or ())
     modules = dict(model.named_modules())
     usable = names and all(isinstance(modules.get(name), SUPPORTED_LAYERS) for name in names)
@@ -260,16 +236,6 @@ def _read_timm_names(model: nn.Module) -> list[str]:
 
 def _tensors(values: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
-
-
-def _alias(value: Any) -> Any:
-    return tree_map(lambda v: v.detach() if isinstance(v, Tensor) else v, value)
-
-
-def _real(value: Any, device: torch.device) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    return torch.zeros_like(value, device=device) if value.is_meta else value.to(device)
 
 
 def _warn_of_unsupported(tracer: _ImageTracer) -> None:

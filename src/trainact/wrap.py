@@ -1,5 +1,6 @@
 """Put TrAct into a model and take it out again: check everything first, then change."""
 
+import warnings
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from torch.nn.utils import parametrize
 from trainact.errors import TrActTypeError, TrActValueError, UnsupportedLayerError
 from trainact.first_layer import find_first_layers
 from trainact.layers import TrActLayer, find_tract_class
+from trainact.roster import describe_lost, find_lost, forget, remember
 from trainact.rows import SUPPORTED_LAYERS
 from trainact.settings import DEFAULT_LAM, Options, check_lam, check_options
 
@@ -100,8 +102,12 @@ def apply_tract(
         if name not in modules:
             raise TrActValueError(_describe_unknown_name(name, modules))
         check_layer(modules[name], name)
+    lost = sorted(set(find_lost(model)) - set(names))
     for name in names:
         _change_class(modules[name], lam, options)
+    remember(model, names)
+    if lost:
+        warnings.warn(describe_lost(lost), stacklevel=2)
     return names
 
 
@@ -120,6 +126,10 @@ def remove_tract(model: nn.Module) -> list[str]:
             raise TrActValueError(
                 f"layer {name!r} is inside trainact.accumulate; leave that block first."
             )
+    lost = find_lost(model)
+    if lost:
+        warnings.warn(describe_lost(lost), stacklevel=2)
+    forget(model)
     for _, layer in found:
         layer.tear_down()
         layer.__class__ = layer.plain_class  # type: ignore[assignment]

@@ -1,0 +1,146 @@
+"""A layer that lost TrAct after apply_tract is told, and the memory of it leaves no trace."""
+
+import copy
+import io
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from trainact import (
+    TrActLayer,
+    TrActValueError,
+    accumulate,
+    apply_tract,
+    check_tract,
+    remove_tract,
+)
+
+
+def make_model() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
+
+
+def lose_the_layer(model: nn.Module) -> None:
+    model[0] = nn.Conv2d(3, 4, 5)
+
+
+def test_a_model_that_is_whole_passes_and_names_its_layers():
+    model = make_model()
+    assert check_tract(model) == []
+    apply_tract(model)
+    assert check_tract(model) == ["0"]
+
+
+def test_a_lost_layer_is_named_with_what_to_do():
+    model = make_model()
+    apply_tract(model)
+    lose_the_layer(model)
+    with pytest.raises(TrActValueError, match=r"gave '0' TrAct.*call trainact\.apply_tract"):
+        check_tract(model)
+
+
+def test_a_lost_layer_is_seen_from_outside_too():
+    model = make_model()
+    apply_tract(model)
+    outer = nn.ModuleDict({"backbone": model})
+    assert check_tract(outer) == ["backbone.0"]
+    lose_the_layer(model)
+    with pytest.raises(TrActValueError, match=r"gave 'backbone\.0' TrAct"):
+        check_tract(outer)
+
+
+def test_accumulate_refuses_a_model_that_lost_its_layer():
+    model = make_model()
+    apply_tract(model)
+    lose_the_layer(model)
+    with pytest.raises(TrActValueError, match="a plain layer stands there now"), accumulate(model):
+        pass
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: reload_whole(m)], ids=["deepcopy", "pickle"])  # fmt: skip
+def test_a_copy_remembers_too(duplicate):
+    model = make_model()
+    apply_tract(model)
+    twin = duplicate(model)
+    assert check_tract(twin) == ["0"]
+    lose_the_layer(twin)
+    with pytest.raises(TrActValueError, match="'0'"):
+        check_tract(twin)
+    assert check_tract(model) == ["0"]
+
+
+def reload_whole(model: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def test_the_memory_is_in_no_state_dict_and_is_gone_after_removal():
+    model = make_model()
+    attributes, keys = dict(vars(model)), list(model.state_dict())
+    apply_tract(model)
+    assert list(model.state_dict()) == keys
+    assert vars(model) != attributes
+    remove_tract(model)
+    assert vars(model) == attributes
+
+
+def test_removing_from_the_whole_forgets_what_its_parts_remember():
+    model = nn.ModuleDict({"backbone": make_model()})
+    attributes = dict(vars(model["backbone"]))
+    apply_tract(model["backbone"])
+    assert remove_tract(model) == ["backbone.0"]
+    assert vars(model["backbone"]) == attributes
+    assert check_tract(model) == []
+
+
+def test_removing_tells_of_a_lost_layer_and_then_all_is_well():
+    model = make_model()
+    apply_tract(model)
+    lose_the_layer(model)
+    with pytest.warns(UserWarning, match="gave '0' TrAct's gradient"):
+        assert remove_tract(model) == []
+    assert check_tract(model) == []
+
+
+def test_applying_again_mends_a_lost_layer_without_a_word():
+    model = make_model()
+    apply_tract(model)
+    lose_the_layer(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert apply_tract(model) == ["0"]
+    assert check_tract(model) == ["0"]
+
+
+def test_applying_elsewhere_tells_of_a_lost_layer():
+    model = make_model()
+    apply_tract(model)
+    lose_the_layer(model)
+    with pytest.warns(UserWarning, match="gave '0' TrAct's gradient"):
+        apply_tract(model, layers="2")
+    assert check_tract(model) == ["2"]
+
+
+def test_a_wrapper_around_the_layer_is_no_loss():
+    model = make_model()
+    apply_tract(model)
+    model[0] = nn.Sequential(model[0])
+    assert check_tract(model) == ["0.0"]
+
+
+def test_a_layer_that_is_the_model_remembers_nothing():
+    layer = nn.Conv2d(3, 4, 3)
+    attributes = dict(vars(layer))
+    apply_tract(layer)
+    assert isinstance(layer, TrActLayer)
+    remove_tract(layer)
+    assert vars(layer) == attributes
+
+
+def test_only_modules_are_checked():
+    with pytest.raises(TypeError, match=r"check_tract takes an nn\.Module; got str"):
+        check_tract("resnet18")

@@ -1,0 +1,194 @@
+"""The models of timm, torchvision and transformers: a sample of the page docs/zoo.md, and costs."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from trainact import TrActValueError, accumulate, apply_tract, check_tract, find_first_layers
+from trainact.lab import zoo
+from trainact.lab.cost import count_extra, estimate_cost
+from trainact.lab.models import build_model, hide_values, list_names
+from trainact.lab.vision import import_torchvision
+from trainact.moments import sum_outer_products
+from trainact.rows import patches_of_layer
+
+import_torchvision()  # before timm and transformers do
+
+PAGE = Path(__file__).parents[2] / "docs" / "zoo.md"
+
+SAMPLE = [
+    # two stems, three stems, a name in another order, .item() in the forward, a subclass of Conv2d
+    *("timm:crossvit_tiny_240", "timm:csatv2", "timm:fastvit_t8", "timm:gemma4_vit_167m"),
+    *("timm:resnetv2_18", "timm:deit_tiny_patch16_224", "timm:test_resnet", "timm:coat_tiny"),
+    *("timm:gmlp_ti16_224", "timm:test_convnext", "timm:cait_xxs24_224"),
+    # a list of images, a clip, a pair, a constructor that reads values
+    *("torchvision:fasterrcnn_resnet50_fpn", "torchvision:r3d_18", "torchvision:raft_small"),
+    *("torchvision:regnet_y_128gf", "torchvision:resnet18", "torchvision:lraspp_mobilenet_v3_large"),
+    *("torchvision:vit_b_16", "torchvision:vgg11", "torchvision:swin_t"),
+    # a text beside the image, frames before channels
+    *("hf:vit", "hf:deit", "hf:dinov2", "hf:swin", "hf:convnext", "hf:beit", "hf:clip"),
+    *("hf:siglip_vision_model", "hf:sam_vision_model", "hf:mobilevit", "hf:resnet", "hf:timesformer"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return PAGE.read_text()
+
+
+@pytest.mark.parametrize("reference", SAMPLE)
+def test_the_page_says_what_a_search_finds_today(reference, page):
+    row = zoo.examine(reference)
+    assert str(row) in page.splitlines()
+    assert row.agrees or row.model in zoo.DIFFERENCES
+
+
+def test_the_page_has_every_family_of_timm(page):
+    import timm
+
+    modules = {timm.models._registry._model_to_module[name] for name in zoo.TIMM_SMALLEST}
+    assert modules == set(timm.list_modules())
+    assert all(f"\n| {name} |" in page for name in zoo.TIMM_SMALLEST)
+
+
+def test_the_page_has_every_model_of_torchvision_and_the_towers_asked_for(page):
+    assert all(f"\n| {name} |" in page for name in list_names("torchvision"))
+    assert all(f"\n| {name} |" in page for name in zoo.TRANSFORMERS)
+
+
+def test_the_page_explains_every_difference_and_no_other(page):
+    for name, reason in zoo.DIFFERENCES.items():
+        assert f"- `{name}`: {reason}\n" in page
+    assert page.count("\n- `") == len(zoo.DIFFERENCES)
+    agreeing = len(zoo.TIMM_SMALLEST) - len(zoo.DIFFERENCES)
+    assert f"on {agreeing} of {len(zoo.TIMM_SMALLEST)}." in page
+
+
+def test_the_command_writes_the_page_and_fails_on_an_unexplained_difference(tmp_path, monkeypatch, capsys):  # fmt: skip
+    references = ["timm:test_resnet", "timm:csatv2", "torchvision:vgg11"]
+    monkeypatch.setattr(zoo, "list_references", lambda: references)
+    output = tmp_path / "zoo.md"
+    assert zoo.main(["--output", str(output)]) == 0
+    assert "on 1 of 2" in output.read_text()
+    monkeypatch.setattr(zoo, "DIFFERENCES", {})
+    assert zoo.main(["--output", str(output)]) == 1
+    assert "no reason is known for csatv2" in capsys.readouterr().err
+    assert "- `csatv2`: unexplained" in output.read_text()
+
+
+def test_a_search_leaves_a_model_without_values_as_it_is():
+    model = hide_values(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
+    before = dict(model.state_dict(keep_vars=True))
+    assert find_first_layers(model) == ["0"]
+    after = model.state_dict(keep_vars=True)
+    assert all(after[name] is tensor for name, tensor in before.items())
+
+
+def test_a_model_without_values_that_reads_one_is_searched_on_zeros():
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x):
+            return self.stem(x) if x.mean().item() == 0 else x
+
+    model = hide_values(Reader)
+    assert model.stem.weight.is_meta
+    assert find_first_layers(model) == ["stem"]
+    assert model.stem.weight.is_meta
+
+
+def test_a_constructor_that_reads_values_gives_parameters_without_values():
+    layer = hide_values(lambda: nn.Sequential(nn.Linear(4, int(torch.full((), 3.0).item()))))[0]
+    assert layer.weight.is_meta
+    assert layer.weight.shape == (3, 4)
+    assert nn.Linear(2, 2).weight.device.type == "cpu"
+
+
+def test_new_patches_in_timm_lose_the_layer_and_it_is_said():
+    import timm
+
+    model = timm.create_model("test_vit", num_classes=2)
+    assert apply_tract(model) == ["patch_embed.proj"]
+    model.set_input_size(img_size=64, patch_size=8)
+    assert type(model.patch_embed.proj) is nn.Conv2d
+    with pytest.raises(TrActValueError, match=r"'patch_embed\.proj'.*set_input_size"):
+        check_tract(model)
+    with pytest.raises(TrActValueError, match=r"'patch_embed\.proj'"), accumulate(model):
+        pass
+    assert apply_tract(model) == check_tract(model) == ["patch_embed.proj"]
+
+
+def test_another_image_size_in_timm_keeps_the_layer():
+    import timm
+
+    model = timm.create_model("test_vit", num_classes=2)
+    apply_tract(model)
+    model.set_input_size(img_size=64)
+    assert check_tract(model) == ["patch_embed.proj"]
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "rows"),
+    [
+        (nn.Conv2d(3, 8, 3, padding=1), (2, 3, 20, 20), 800),
+        (nn.Conv2d(4, 8, 3, groups=2), (2, 4, 12, 12), 200),
+    ],
+    ids=["overlapping", "groups"],
+)
+def test_the_cost_of_overlapping_patches_is_what_the_code_multiplies(layer, shape, rows):
+    n, m, g = math.prod(layer.weight.shape[1:]), layer.weight.shape[0], layer.groups
+    with FlopCounterMode(display=False) as counter:
+        sum_outer_products(torch.randn(shape), patches_of_layer(layer), n, torch.float32, torch.float64)  # fmt: skip
+    products = counter.get_total_flops() / 2
+    assert count_extra(layer, rows) == pytest.approx(products + g * n**3 / 3 + n**2 * m)
+
+
+def test_patches_that_do_not_overlap_need_half_of_the_products():
+    patches, tokens = nn.Conv2d(3, 8, 4, stride=4), nn.Linear(48, 8)
+    expected = 1000 * 48 * 49 / 2 + 48**3 / 3 + 48**2 * 8
+    assert count_extra(patches, 1000) == count_extra(tokens, 1000) == pytest.approx(expected)
+
+
+def test_few_rows_cost_a_system_of_their_own_size():
+    b, n, m = 5, 48, 8
+    expected = b * (b + 1) / 2 * n + b**3 / 3 + b * b * m + 2 * b * n * m
+    assert count_extra(nn.Linear(n, m), b) == pytest.approx(expected)
+
+
+def test_a_models_cost_is_counted_by_image_and_by_step():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.Linear(8, 2))
+    cost = estimate_cost(model, example_input=torch.zeros(4, 3, 4, 4), batch=100)
+    (layer,) = cost.layers
+    assert (layer.name, layer.num_inputs, layer.rows_per_image) == ("1", 48, 1)
+    assert cost.forward == 48 * 8 + 8 * 2
+    assert cost.complete
+    assert cost.ratio == pytest.approx(count_extra(model[1], 100) / (3 * 100 * cost.forward))
+
+
+def test_attention_is_counted():
+    cost = estimate_cost(build_model("timm:vit_tiny_patch16_224").model)
+    tokens, width, depth = 197, 192, 12
+    block = 12 * tokens * width**2 + 2 * tokens**2 * width
+    expected = 196 * 768 * width + depth * block + width * 1000
+    assert cost.forward == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("timm:resnet81", r"timm knows no model 'resnet81'; the nearest names are .*timm:resnet18"),
+        ("vit_b_61", r"timm and torchvision know no model .*torchvision:vit_b_16"),
+        ("hf:vitt", r"hf knows no model 'vitt'; the nearest names are .*hf:vit"),
+        ("keras:vgg16", r"names the source 'keras'; use timm:NAME"),
+        ("timm:%%%", r"knows no model '%%%'; none is near"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(reference, message):
+    with pytest.raises(TrActValueError, match=message):
+        build_model(reference)
