@@ -18,12 +18,12 @@ from torch import Tensor
 
 from trainact.rows import Patches, output_size, pad_input
 
-__all__ = ["can_sum_by_lines", "estimate_cost_by_lines", "sum_by_lines"]
+__all__ = ["LINE_ROWS", "can_sum_by_lines", "estimate_cost_by_lines", "sum_by_lines"]
 
 LINE_POSITIONS = 2048
 """Positions whose products are added up in the moment's dtype before float64 takes over."""
 
-LINE_ROWS = 24
+LINE_ROWS = 12
 """Rows that the left factor of a product of lines should have for a CPU to be fast."""
 
 CALL_COST = 5_000_000

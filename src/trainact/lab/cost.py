@@ -2,8 +2,11 @@
 
 A layer with groups g, n inputs per output, m outputs and b rows (output positions of all images):
 
-    second moment    b g n²          the rows are unfolded and multiplied with themselves
-                     b g n(n+1)/2    where patches do not overlap: one half of the symmetric product
+    second moment    b g n(n+1)/2    where patches do not overlap: one half of the symmetric product
+                     b g n²          where they do: each row with itself, or, if that is less,
+                     b g C² s s' k' (h + 2k - 2)    by lines, h at once: C channels of a group,
+                                     strides s, s' and kernel sizes k, k' of the first and the last
+                                     dimension (large batches; small ones take rows)
     factorization    g n³/3
     two solves       n² m
 
@@ -26,6 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from trainact.first_layer import find_first_layers
 from trainact.inputs import Call, list_inputs
+from trainact.lines import LINE_ROWS
 from trainact.rows import PlainLayer, count_rows, patches_of_layer
 
 __all__ = ["Cost", "FirstLayer", "count_extra", "estimate_cost"]
@@ -79,14 +83,24 @@ def count_extra(layer: PlainLayer, num_rows: int) -> float:
     n, m, b = math.prod(layer.weight.shape[1:]), layer.weight.shape[0], num_rows
     if b < n:
         return groups * (b * (b + 1) / 2 * n + b**3 / 3) + b * b * m + 2 * b * n * m
-    overlap = any(
-        d * (k - 1) + 1 > step
-        for k, step, d in zip(
-            *(getattr(layer, key, ()) for key in ("kernel_size", "stride", "dilation")), strict=True
-        )
-    )
-    products = n * n if overlap else n * (n + 1) / 2
-    return groups * (b * products + n**3 / 3) + n * n * m
+    return groups * (b * _count_products(layer, n) + n**3 / 3) + n * n * m
+
+
+def _count_products(layer: PlainLayer, num_inputs: int) -> float:
+    """Return the multiply-adds of the second moment for one row of one group."""
+    patches = patches_of_layer(layer)
+    kernel, stride, dilation = patches.kernel_size, patches.stride, patches.dilation
+    spans = (d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
+    if all(span <= step for span, step in zip(spans, stride, strict=True)):
+        return num_inputs * (num_inputs + 1) / 2
+    if any(step > 1 for step in dilation):
+        return num_inputs**2
+    lines, lines_stride = (kernel[0], stride[0]) if len(kernel) > 1 else (1, 1)
+    channels = num_inputs // (lines * kernel[-1])  # in three dimensions, times the middle one
+    leading = channels * min(stride[-1], kernel[-1])
+    at_once = max(1, LINE_ROWS // leading)
+    pairs = leading * channels * kernel[-1] * (at_once + 2 * lines - 2)
+    return min(num_inputs**2, lines_stride * pairs)
 
 
 def estimate_cost(

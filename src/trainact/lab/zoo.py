@@ -182,10 +182,10 @@ Written by `make zoo` (`python -m trainact.lab.zoo`) with {versions};
 - *n*: inputs per output of that layer; *rows per image*: its output positions.
 - *cost*: estimated multiply-adds that TrAct adds to a step of {batch} images, over those of the
   model's forward and backward (three forwards). With b rows, m outputs and g groups TrAct needs
-  b·g·n(n+1)/2 for the second moment (b·g·n² where patches overlap), g·n³/3 to factorize it and n²·m
-  to solve; see `trainact.lab.cost`. It counts arithmetic, not memory traffic: it is no wall-clock
-  time. "<": the forward cannot be followed to its end on shapes alone, as in detectors that select
-  boxes by value, so the model's cost is more than was counted.
+  b·g·n(n+1)/2 for the second moment (less than b·g·n² where patches overlap), g·n³/3 to factorize
+  it and n²·m to solve; see `trainact.lab.cost`. It counts arithmetic, not memory traffic: it is no
+  wall-clock time. "<": the forward cannot be followed to its end on shapes alone, as in detectors
+  that select boxes by value, so the model's cost is more than was counted.
 """
 
 
