@@ -7,7 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+import trainact
 from cases import CASES, Case, assert_close
 from trainact import TrAct, TrActError, accumulate, precondition_grad
 from trainact.reference import cut_patches, tract_gradient_of_layer
@@ -154,6 +157,29 @@ def test_forward_and_backward_read_no_value(case: Case, pooled):
         else:
             layer(x).sum().backward()
         assert layer.weight.grad.shape == layer.weight.shape
+
+
+class _NoFloat64(TorchDispatchMode):
+    """A device without float64: every operator that makes such a tensor raises."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        output = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(output):
+            assert not (isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float64), func
+        return output
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("options", [{}, {"rows": 7}, {"every": 2}], ids=str)
+def test_a_device_without_float64_needs_no_option(case: Case, options, monkeypatch):
+    for module in (trainact.gradient, trainact.statistics, trainact.accumulation):
+        monkeypatch.setattr(module, "choose_solve_dtype", lambda device, dtype: dtype)
+    layer, x = TrAct(case.make(), **options), torch.randn(case.shape)
+    with _NoFloat64():
+        layer(x).sum().backward()
+        with accumulate(layer):
+            layer(x).sum().backward()
+    assert layer.weight.grad.isfinite().all()
 
 
 def test_differentiating_the_tract_gradient_is_an_error():

@@ -37,6 +37,8 @@ PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 CHUNK_ELEMENTS = 5 << 20
 """How many numbers one chunk of unfolded rows may hold (20 MiB in float32)."""
 
+HASH_BITS = 24
+
 
 class Patches(NamedTuple):
     """How a layer cuts its input into rows; a Linear has a kernel of no dimensions."""
@@ -148,8 +150,8 @@ def sample_rows(x: Tensor, patches: Patches, count: int, seed: Tensor) -> Tensor
     """
     num_rows = count_rows(x, patches)
     strata = torch.arange(count, device=x.device)
-    within = _hash_to_unit(strata + seed * count)
-    chosen = ((strata + within) * (num_rows / count)).long().clamp(max=num_rows - 1)
+    within = (_hash(strata + seed * count) * num_rows) >> HASH_BITS  # uniform in 0 ... b - 1
+    chosen = (strata * num_rows + within) // count
     if not patches.kernel_size:
         return x.reshape(-1, x.shape[-1])[chosen].unsqueeze(0)
     windows = _view_windows(x, patches)
@@ -160,12 +162,12 @@ def sample_rows(x: Tensor, patches: Patches, count: int, seed: Tensor) -> Tensor
     return picked.reshape(count, patches.groups, -1).transpose(0, 1)
 
 
-def _hash_to_unit(values: Tensor) -> Tensor:
-    """Return numbers in [0, 1) that look random, one for each int64 value."""
+def _hash(values: Tensor) -> Tensor:
+    """Return numbers of ``HASH_BITS`` bits that look random, one for each int64 value."""
     mixed = values * 0x2545F4914F6CDD1D  # int64 products wrap around
     for shift in (32, 29, 32):
         mixed = (mixed ^ ((mixed >> shift) & 0x7FFFFFFF)) * 0x369DEA0F31A53F85
-    return ((mixed >> 11) & 0xFFFFFF).double() / 0x1000000
+    return (mixed >> 11) & ((1 << HASH_BITS) - 1)
 
 
 def pad_input(x: Tensor, patches: Patches) -> Tensor:
