@@ -29,7 +29,7 @@ BLOCK_ROWS = 512
 WIDE_INPUTS = 256
 """From this n on, only one half of the symmetric product is computed."""
 
-WIDE_STRIPS = 6
+WIDE_STRIPS = 3
 """Strips of columns that it is cut into; more compute less and do so more slowly."""
 
 WIDE_BLOCK_ROWS = 8192

@@ -147,7 +147,7 @@ class _Bench:
 
 def make_table(section: str, rows: Sequence[dict[str, Any]]) -> Table:
     """Return a terminal table of one section of a record."""
-    table = Table(title=f"{section}: relative to plain, median [quartiles]")
+    table = Table(title=f"{section}: relative to plain, median and quartiles")
     columns = ("", "plain ms", "TrAct / plain", "extra alone / plain", "torch_tract / plain")
     for column in (*columns, "extra memory / input"):
         table.add_column(column, justify="left" if not column else "right")
