@@ -71,7 +71,7 @@ def _plan_lines(x: Tensor, patches: Patches) -> _Lines:
         max(1, LINE_ROWS // (channels * middle * leading)),
         columns,
         _share_planes(
-            planes, min(LINE_POSITIONS // columns, 3 * planes * stride[1] // (4 * kernel[1]) + 1)
+            planes, min(LINE_POSITIONS // columns, 3 * planes * stride[1] // (4 * kernel[1]))
         ),
     )
 
@@ -138,11 +138,13 @@ def _sum_group_by_lines(
     x: Tensor, patches: Patches, plan: _Lines, dtype: torch.dtype, sum_dtype: torch.dtype
 ) -> Tensor:
     """Return xᵀx of one group, shape [C, *kernel, C, *kernel]."""
-    inside = border = x.new_zeros(1, dtype=sum_dtype)
+    inside: Tensor | None = None
+    border = x.new_zeros(1, dtype=sum_dtype)
     for planes in _pad_in_chunks(x, patches, plan, dtype):
-        for product in _multiply_lines(planes, plan):
-            inside = inside + product
         border = border + _multiply_borders(planes, plan)
+        for product in _multiply_lines(planes, plan):
+            inside = product.to(sum_dtype) if inside is None else inside.add_(product)
+    assert inside is not None
     return _repeat_to_full(_collect_lines(inside, plan), border, plan)
 
 

@@ -37,6 +37,9 @@ PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 CHUNK_ELEMENTS = 5 << 20
 """How many numbers one chunk of unfolded rows may hold (20 MiB in float32)."""
 
+SMALL_CHUNK_ELEMENTS = 1 << 18
+"""The same for small inputs, whose chunks are no larger than themselves beyond this."""
+
 HASH_BITS = 24
 
 
@@ -119,16 +122,19 @@ def unfold_rows(x: Tensor, patches: Patches) -> Tensor:
 
 
 def unfold_in_chunks(
-    x: Tensor, patches: Patches, max_elements: int = CHUNK_ELEMENTS
+    x: Tensor, patches: Patches, max_elements: int | None = None
 ) -> Iterator[Tensor]:
     """Yield the rows of ``x`` in pieces [g, b', n] of at most ``max_elements`` numbers each.
 
-    A piece is at least one line of output positions of one image.
+    A piece is at least one line of output positions of one image. None means half as many as the
+    input has, within bounds; a Linear's rows are not copied, so only the upper bound holds there.
     """
     if not patches.kernel_size:
-        rows = unfold_rows(x, patches)
-        yield from rows.split(max(1, max_elements // max(1, x.shape[-1])), dim=1)
+        at_once = (max_elements or CHUNK_ELEMENTS) // max(1, x.shape[-1])
+        yield from unfold_rows(x, patches).split(max(1, at_once), dim=1)
         return
+    if max_elements is None:
+        max_elements = min(CHUNK_ELEMENTS, max(x.numel() // 2, SMALL_CHUNK_ELEMENTS))
     windows = _view_windows(x, patches)
     samples, lines = windows.shape[0], windows.shape[2]
     per_line = max(1, math.prod(windows.shape[1:2] + windows.shape[3:]))

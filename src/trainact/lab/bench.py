@@ -112,6 +112,8 @@ class _Bench:
             task = progress.add_task(section, total=rounds * len(chosen))
             for contest in chosen:
                 progress.update(task, description=f"{section}: {contest.name}")
+                if not self.console.is_terminal:
+                    self.console.print(f"{section}: {contest.name}")
                 rows.append(measure(contest, rounds, lambda: progress.advance(task)))
         return rows
 
