@@ -26,6 +26,9 @@ LINE_POSITIONS = 2048
 LINE_ROWS = 12
 """Rows that the left factor of a product of lines should have for a CPU to be fast."""
 
+SUMS_ELEMENTS = 1 << 22
+"""How many numbers the sums may hold even for a small input (16 MiB in float32)."""
+
 CALL_COST = 5_000_000
 """Multiplications that take as long as the calls for one chunk of lines, roughly."""
 
@@ -93,8 +96,8 @@ def can_sum_by_lines(x: Tensor, patches: Patches) -> bool:
 def estimate_cost_by_lines(x: Tensor, patches: Patches, copy_cost: int) -> float:
     """Estimate the time of :func:`sum_by_lines` in multiplications.
 
-    It is infinite where that cannot serve, or where its sums (in float64, old and new, and one
-    product) would take more memory than the input.
+    It is infinite where that cannot serve, or where its sums (in float64) and one product would
+    take more memory than the input, unless that is little anyway.
     """
     if not can_sum_by_lines(x, patches):
         return math.inf
@@ -102,7 +105,7 @@ def estimate_cost_by_lines(x: Tensor, patches: Patches, copy_cost: int) -> float
     length = plan.positions[0] * plan.stride[0] + plan.kernel[0] - 1
     line = plan.channels * plan.kernel[1]
     pairs = plan.channels * plan.leading * line * (plan.height + 2 * plan.kernel[0] - 2)
-    if 5 * length * pairs > x.numel():
+    if 3 * length * pairs > max(x.numel(), SUMS_ELEMENTS):
         return math.inf
     in_the_middle = plan.planes * length * plan.positions[1] * (pairs + copy_cost * line)
     rows_at_border = plan.planes * plan.positions[0] * 2 * plan.repeats
