@@ -20,7 +20,7 @@ PACKAGES = ("torch", "torchvision", "timm", "torch_tract", "accelerate", "numpy"
 def describe_environment(device: str = "cpu") -> dict[str, Any]:
     """Return everything that a reader needs to trust, or to repeat, a number."""
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "trainact": trainact.__version__,
         **_describe_commit(),
         "python": platform.python_version(),
