@@ -22,18 +22,25 @@ __all__ = ["GROWTH", "LAYERS", "NETWORKS", "LayerContest", "NetworkContest"]
 
 
 @dataclass(frozen=True)
-class LayerContest:
-    """Forward and backward of one first layer; its input needs no gradient, as in training."""
+class _Contest:
+    """A module, and the shape of an input to it."""
 
     name: str
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
 
-    def set_up(self, device: torch.device, dtype: torch.dtype, compiled: bool) -> "Contenders":
-        """Return the work of each contender on one and the same input."""
+    def _draw(self, device: torch.device, dtype: torch.dtype) -> tuple[nn.Module, Tensor]:
         torch.manual_seed(0)
         plain = self.make().to(device, dtype)
-        x = torch.randn(self.shape, device=device, dtype=dtype)
+        return plain, torch.randn(self.shape, device=device, dtype=dtype)
+
+
+class LayerContest(_Contest):
+    """Forward and backward of one first layer; its input needs no gradient, as in training."""
+
+    def set_up(self, device: torch.device, dtype: torch.dtype, compiled: bool) -> "Contenders":
+        """Return the work of each contender on one and the same input."""
+        plain, x = self._draw(device, dtype)
         layers = {"plain": plain, "trainact": TrAct(copy.deepcopy(plain))}
         theirs = _wrap_with_torch_tract(plain, dtype)
         if theirs is not None:
@@ -46,19 +53,12 @@ class LayerContest:
         return Contenders(work, _make_extra_work(plain, x), x.nbytes)
 
 
-@dataclass(frozen=True)
-class NetworkContest:
+class NetworkContest(_Contest):
     """A whole training step with SGD: forward, backward, update."""
-
-    name: str
-    make: Callable[[], nn.Module]
-    shape: tuple[int, ...]
 
     def set_up(self, device: torch.device, dtype: torch.dtype, compiled: bool) -> "Contenders":
         """Return the work of each contender on one and the same batch."""
-        torch.manual_seed(0)
-        plain = self.make().to(device, dtype)
-        images = torch.randn(self.shape, device=device, dtype=dtype)
+        plain, images = self._draw(device, dtype)
         (name,) = find_first_layers(plain)
         models = {"plain": plain, "trainact": copy.deepcopy(plain)}
         TrAct(models["trainact"].get_submodule(name))
