@@ -1,0 +1,100 @@
+"""Images with labels: all in memory as one tensor, or read one by one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainact.errors import TrActValueError
+
+__all__ = ["DataError", "ImageData", "ImageStream", "ImageTensor", "Images"]
+
+
+class DataError(TrActValueError):
+    """Images or labels that are missing, damaged, or not what they should be."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImageTensor:
+    """Images in memory.
+
+    Attributes:
+        images: uint8 [N, C, H, W].
+        labels: int64 [N].
+    """
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def select(self, indices: Tensor) -> "ImageTensor":
+        """Return the images at ``indices`` [M]."""
+        return ImageTensor(self.images[indices], self.labels[indices])
+
+
+@dataclass(frozen=True, eq=False)
+class ImageStream:
+    """Images that are read when they are needed.
+
+    Attributes:
+        read: gives the image of an item as a PIL image in RGB; raises `DataError` with the item's
+            name for one that cannot be read. It can be pickled, so that worker processes have it.
+        items: whatever ``read`` takes: paths, or row numbers.
+        labels: int64 [N].
+    """
+
+    read: Callable[[Any], Any]
+    items: tuple[Any, ...]
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def select(self, indices: Tensor) -> "ImageStream":
+        """Return the images at ``indices`` [M]."""
+        items = tuple(self.items[i] for i in indices.tolist())
+        return ImageStream(self.read, items, self.labels[indices])
+
+
+Images = ImageTensor | ImageStream
+
+
+@dataclass(frozen=True, eq=False)
+class ImageData:
+    """A data set: training and test images of the same classes.
+
+    Attributes:
+        name: what a reader calls it.
+        train: images to train on.
+        test: images to test on.
+        classes: names, in the order of the labels.
+        fingerprint: hexadecimal SHA-256 of what the set holds; differs if an image, a label or the
+            order differs (for streams: names, sizes and labels).
+    """
+
+    name: str
+    train: Images
+    test: Images
+    classes: tuple[str, ...]
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        if len(self.classes) < 2:
+            raise DataError(
+                f"{self.name} has {len(self.classes)} class; there must be at least two to tell "
+                "apart."
+            )
+        for part, images in (("training", self.train), ("test", self.test)):
+            if not len(images):
+                raise DataError(f"{self.name} has no {part} images.")
+            wrong = torch.nonzero((images.labels < 0) | (images.labels >= len(self.classes)))
+            if len(wrong):
+                at = int(wrong[0])
+                raise DataError(
+                    f"{self.name}: the label of {part} image {at} is {int(images.labels[at])}; the "
+                    f"{len(self.classes)} classes are numbered 0 to {len(self.classes) - 1}."
+                )
