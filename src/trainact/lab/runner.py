@@ -1,4 +1,4 @@
-"""Many runs, one after another in this process or several side by side in processes of their own."""
+"""Many runs: one after another in this process, or side by side in processes of their own."""
 
 import concurrent.futures
 import functools
@@ -16,7 +16,7 @@ from trainact.errors import TrActError, TrActValueError
 from trainact.lab.data import load_data
 from trainact.lab.events import Event, read_event, write_event
 from trainact.lab.files import StorageError, write_atomically
-from trainact.lab.plan import name_run
+from trainact.lab.naming import name_run
 from trainact.lab.progress import Display
 from trainact.lab.recipe import Recipe
 from trainact.lab.recipe_file import read_recipe, write_recipe

@@ -48,7 +48,7 @@ class Session:
         self.network, self.first_layers = _build(recipe, data)
         self.initial_weights = _hash_weights(self.network)
         if recipe.run.channels_last:
-            self.network.to(memory_format=torch.channels_last)
+            self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network.to(accelerator.device)
         self.average = None
         if recipe.run.ema:

@@ -1,27 +1,9 @@
-"""Which runs a comparison consists of."""
-
-from collections.abc import Sequence
+"""What runs are called, and lists of numbers on the command line."""
 
 from trainact.errors import TrActValueError
-from trainact.lab.arms import Arm
-from trainact.lab.recipe import Recipe, change_recipe
+from trainact.lab.recipe import Recipe
 
-__all__ = ["name_run", "parse_numbers", "parse_whole_numbers", "plan_runs"]
-
-
-def plan_runs(
-    recipe: Recipe, arms: Sequence[Arm], budgets: Sequence[int], seeds: Sequence[int]
-) -> list[Recipe]:
-    """Return one recipe a run; runs that are compared with each other stand side by side."""
-    return [
-        change_recipe(
-            recipe,
-            {**arm.changes, "run.arm": arm.name, "schedule.epochs": budget, "run.seed": seed},
-        )
-        for seed in seeds
-        for budget in budgets
-        for arm in arms
-    ]
+__all__ = ["name_run", "parse_numbers", "parse_whole_numbers"]
 
 
 def name_run(recipe: Recipe) -> str:
