@@ -10,6 +10,7 @@ from torch import Tensor
 from conftest import read_cifar_images
 from trainact.errors import TrActTypeError, TrActValueError
 from trainact.lab.augment import Draws, augment, draw_augmentation
+from trainact.lab.policy import CIFAR10_POLICY
 from trainact.lab.recipe import DataFields
 from trainact.lab.vision import import_torchvision
 from trainact.lab.warp import rotate, shear_x, shear_y, translate_x, translate_y
@@ -17,6 +18,8 @@ from trainact.lab.warp import rotate, shear_x, shear_y, translate_x, translate_y
 PLAIN = DataFields(crop="none", flip=False)
 CROPPED = DataFields()
 ROTATED = DataFields(rotation=15.0)
+AUTOAUGMENT = DataFields(policy="autoaugment-cifar10")
+EVERYTHING = DataFields(policy="autoaugment-cifar10", rotation=15.0)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +109,7 @@ def test_any_shape_is_augmented_as_torchvision_does(shape: tuple[int, ...]) -> N
     assert share_of_different_pixels(augment(images, draws), twin) < 1e-3
 
 
-@pytest.mark.parametrize("fields", [PLAIN, CROPPED, ROTATED])
+@pytest.mark.parametrize("fields", [PLAIN, CROPPED, ROTATED, AUTOAUGMENT, EVERYTHING])
 def test_a_part_of_the_batch_is_augmented_as_in_the_whole(
     images: Tensor, fields: DataFields
 ) -> None:
@@ -122,26 +125,26 @@ def test_nothing_is_done_where_nothing_is_asked_for(images: Tensor) -> None:
 
 def test_the_batch_itself_is_not_changed(images: Tensor) -> None:
     before = images.clone()
-    augment(images, draw(128, ROTATED))
+    augment(images, draw(128, EVERYTHING))
     assert torch.equal(images, before)
 
 
 def test_any_memory_layout_gives_the_same_images(images: Tensor) -> None:
-    draws = draw(128, ROTATED)
+    draws = draw(128, EVERYTHING)
     other = images.contiguous(memory_format=torch.channels_last)
     assert torch.equal(augment(other, draws), augment(images, draws))
 
 
 def test_the_same_seed_gives_the_same_draws_and_another_seed_others() -> None:
-    one, same, other = draw(64, ROTATED), draw(64, ROTATED), draw(64, ROTATED, seed=1)
-    for name in ("top", "left", "flip", "angle"):
+    one, same, other = draw(64, EVERYTHING), draw(64, EVERYTHING), draw(64, EVERYTHING, seed=1)
+    for name in ("top", "left", "flip", "angle", "pair", "applied", "negative"):
         assert torch.equal(getattr(one, name), getattr(same, name))
         assert not torch.equal(getattr(one, name), getattr(other, name))
 
 
 def test_the_global_generator_is_left_alone(images: Tensor) -> None:
     before = torch.get_rng_state()
-    augment(images, draw(128, ROTATED))
+    augment(images, draw(128, EVERYTHING))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -150,9 +153,9 @@ def test_one_choice_does_not_move_the_others() -> None:
     first, second = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
     for _ in range(2):
         plain = draw_augmentation(50, dataclasses.replace(CROPPED, flip=False), first)
-        rotated = draw_augmentation(50, ROTATED, second)
-        assert torch.equal(plain.top, rotated.top)
-        assert torch.equal(plain.left, rotated.left)
+        other = draw_augmentation(50, EVERYTHING, second)
+        assert torch.equal(plain.top, other.top)
+        assert torch.equal(plain.left, other.left)
 
 
 def test_crops_are_uniform_and_half_of_the_images_are_mirrored() -> None:
@@ -174,6 +177,28 @@ def test_angles_are_uniform_to_both_sides() -> None:
     assert ((counts - 10_000).abs() < 500).all()
 
 
+def test_every_pair_of_the_policy_is_as_likely_and_its_operations_as_likely_as_it_says() -> None:
+    draws = draw(100_000, AUTOAUGMENT)
+    counts = torch.bincount(draws.pair, minlength=25)
+    assert len(counts) == 25
+    assert ((counts - 4000).abs() < 320).all()  # five standard deviations
+    for pair, row in enumerate(CIFAR10_POLICY):
+        shares = draws.applied[draws.pair == pair].double().mean(0).tolist()
+        assert shares == pytest.approx([chance for _, chance, _ in row], abs=0.04)
+        assert draws.negative[draws.pair == pair].double().mean(0).tolist() == pytest.approx(
+            [0.5, 0.5], abs=0.04
+        )
+
+
+def test_an_operation_with_probability_zero_never_takes_place() -> None:
+    draws = draw(100_000, AUTOAUGMENT)
+    assert not draws.applied[draws.pair == 14, 1].any()
+
+
+def test_without_a_policy_no_operation_takes_place() -> None:
+    assert not draw(1000, ROTATED).applied.any()
+
+
 def test_resized_crops_are_refused_with_the_way_out() -> None:
     with pytest.raises(TrActValueError, match=r"data.storage='stream'"):
         draw(4, DataFields(crop="resized"))
@@ -191,4 +216,10 @@ def test_what_is_not_a_batch_of_bytes_is_refused() -> None:
 
 def test_an_empty_batch_stays_empty() -> None:
     empty = torch.zeros(0, 3, 8, 8, dtype=torch.uint8)
-    assert augment(empty, draw(0, ROTATED)).shape == empty.shape
+    assert augment(empty, draw(0, EVERYTHING)).shape == empty.shape
+
+
+def test_the_policy_refuses_images_that_are_neither_grey_nor_in_colour() -> None:
+    images = torch.zeros(8, 4, 8, 8, dtype=torch.uint8)
+    with pytest.raises(TrActValueError, match=r"1 or 3 channels; got 4: set data.policy='none'"):
+        augment(images, draw(8, AUTOAUGMENT))

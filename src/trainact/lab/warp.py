@@ -99,4 +99,4 @@ def _look_up(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     inside = rows.to(dtype) * width + columns.to(dtype)
     planes = torch.arange(count * channels, dtype=dtype, device=images.device) * (height * width)
     index = planes.view(count, channels, 1, 1) + inside[:, None]
-    return images.reshape(-1).index_select(0, index.view(-1)).view(index.shape)
+    return images.reshape(-1).index_select(0, index.reshape(-1)).view(index.shape)
