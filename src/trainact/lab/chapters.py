@@ -1,0 +1,189 @@
+"""What a comparison's page says, in order, before it is Markdown or HTML."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trainact.lab.answers import Answers
+from trainact.lab.outcomes import BASELINE, Record, list_differences, name_arm
+from trainact.lab.tables import (
+    Grid,
+    make_crossing_grid,
+    make_final_grid,
+    make_run_grid,
+    make_speed_up_grid,
+)
+from trainact.lab.wording import (
+    CROSSINGS_ARE_NOT_SPEED_UPS,
+    HOW_SPEED_UPS_ARE_FOUND,
+    HOW_TO_READ_INTERVALS,
+    caution_about_time,
+    give_verdicts,
+    tell_cost,
+    tell_speed_up,
+)
+
+__all__ = ["Chapter", "ask_question", "list_environments", "write_chapters"]
+
+Picture = Literal["accuracy", "budgets", "gradients"]
+GRADIENTS_DIFFER = (
+    "The gradient norm is that of what the optimizer gets. TrAct's is multiplied by the inverse of "
+    "its inputs' second moment, so that its norm is on another scale than plain's."
+)
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A heading and what stands under it: sentences, a list, tables, pictures, a command."""
+
+    title: str
+    sentences: tuple[str, ...] = ()
+    items: tuple[str, ...] = ()
+    grids: tuple[Grid, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    notes: tuple[str, ...] = ()
+    command: str = ""
+
+
+def ask_question(answers: Answers, records: Sequence[Record]) -> str:
+    """Return the question of the comparison in one sentence."""
+    if not records:
+        return "Nothing was compared: there are no records of runs."
+    others = [name_arm(arm) for arm in answers.arms if arm != BASELINE] or ["nothing else"]
+    models = _join_distinct([record["model"]["name"] for record in records])
+    data = _join_distinct([_describe_data(record["data"]) for record in records])
+    return (
+        f"Trained from the same seeds, how much better does {models} end on {data} with "
+        f"{' or with '.join(others)} than plain, how much sooner does it get there, and what does "
+        "that cost?"
+    )
+
+
+def write_chapters(
+    answers: Answers, records: Sequence[Record], command: str
+) -> tuple[Chapter, ...]:
+    """Return all chapters; each says what is missing where there is nothing to tell."""
+    several = len(answers.budgets) > 1
+    verdicts = [f"{budget} epochs: {told}" for budget, told in give_verdicts(answers)]
+    sooner = tuple(map(tell_speed_up, answers.speed_ups))
+    costs = tuple(map(tell_cost, answers.costs))
+    runs: tuple[Picture, ...] = ("accuracy", "gradients") if answers.outcomes else ()
+    final, speed_ups = make_final_grid(answers), make_speed_up_grid(answers)
+    crossings, every = make_crossing_grid(answers), make_run_grid(answers)
+    return (
+        Chapter(
+            "Verdict",
+            items=(*verdicts, *(f"Not told: {told}" for told in answers.missing)),
+            notes=(HOW_TO_READ_INTERVALS,) if answers.differences else (),
+        ),
+        Chapter("Accuracy at the end", grids=_keep(final)),
+        Chapter("Curves", pictures=runs, notes=(GRADIENTS_DIFFER,) if runs else ()),
+        Chapter(
+            "How much sooner",
+            sentences=() if sooner else (_explain_none(several),),
+            items=sooner,
+            grids=_keep(speed_ups),
+            pictures=("budgets",) if several else (),
+            notes=(HOW_SPEED_UPS_ARE_FOUND,) if sooner else (),
+        ),
+        Chapter(
+            "Crossings inside one run",
+            sentences=() if crossings.rows else ("No arm has a complete run beside plain's.",),
+            grids=_keep(crossings),
+            notes=(CROSSINGS_ARE_NOT_SPEED_UPS,) if crossings.rows else (),
+        ),
+        Chapter(
+            "What it costs",
+            sentences=() if costs else ("No arm has a complete run beside plain's.",),
+            items=costs,
+            notes=(caution_about_time(answers.jobs),) if costs else (),
+        ),
+        Chapter("Every run", grids=_keep(every), items=tuple(_tell_recipes(answers, records))),
+        Chapter("Made with", grids=_keep(_make_environment_grid(records))),
+        Chapter("To repeat it", command=command),
+    )
+
+
+def list_environments(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Return each environment that records were made in once, but for the date: the first of it."""
+    distinct: list[dict[str, Any]] = []
+    for record in records:
+        made = dict(record["environment"])
+        if not any({**made, "date": None} == {**known, "date": None} for known in distinct):
+            distinct.append(made)
+    return distinct
+
+
+def _keep(grid: Grid) -> tuple[Grid, ...]:
+    return (grid,) if grid.rows else ()
+
+
+def _explain_none(several: bool) -> str:
+    if several:
+        return "No speed-up can be told; the verdict says why."
+    return "This takes two or more budgets (epochs of a whole run); there is one or none here."
+
+
+def _tell_recipes(answers: Answers, records: Sequence[Record]) -> list[str]:
+    """Return for each arm what its recipe has otherwise than plain's, at the same budget."""
+    firsts: dict[tuple[str, int], Record] = {}
+    for record in records:
+        firsts.setdefault((record["arm"], record["budget"]), record)
+    told = []
+    for arm in answers.arms:
+        for budget in answers.budgets:
+            pair = firsts.get((arm, budget)), firsts.get((BASELINE, budget))
+            if arm != BASELINE and pair[0] is not None and pair[1] is not None:
+                differing = "; ".join(list_differences(pair[0], pair[1])) or "nothing"
+                told.append(f"Recipe of {name_arm(arm)}, other than plain's: {differing}.")
+                break
+    return told
+
+
+def _make_environment_grid(records: Sequence[Record]) -> Grid:
+    made = [record["environment"] for record in records]
+    dates = sorted(str(row.get("date")) for row in made)
+    facts = {
+        "trainact": [row.get("trainact") for row in made],
+        "commit": [_describe_commit(row) for row in made],
+        "packages": [
+            ", ".join(f"{name} {v}" for name, v in (row.get("packages") or {}).items())
+            for row in made
+        ],
+        "python": [row.get("python") for row in made],
+        "system": [row.get("system") for row in made],
+        "processor": [
+            f"{row.get('processor')}, {row.get('cores')} cores, {row.get('threads')} threads"
+            for row in made
+        ],
+        "accelerator": [row.get("accelerator") or "none" for row in made],
+        "model": [
+            f"{record['model']['name']}, {record['model'].get('parameters')} parameters, TrAct at "
+            f"{', '.join(record['model'].get('first_layers') or ['no layer'])}"
+            for record in records
+        ],
+        "data": [_describe_data(record["data"]) for record in records],
+        "data fingerprint": [record["data"]["fingerprint"] for record in records],
+        "made": [dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"]
+        if dates
+        else [],
+    }
+    rows = tuple((name, _join_distinct(values)) for name, values in facts.items() if values)
+    return Grid("Versions, hardware and data of the runs", ("what", "value"), rows, words=2)
+
+
+def _describe_commit(made: dict[str, Any]) -> str:
+    if not made.get("commit"):
+        return "not in git"
+    return f"{made['commit']} ({'clean' if made.get('clean') else 'with uncommitted changes'})"
+
+
+def _describe_data(data: dict[str, Any]) -> str:
+    return (
+        f"{data['name']} ({data.get('train_images')} training and {data.get('test_images')} test "
+        f"images, {data.get('classes')} classes)"
+    )
+
+
+def _join_distinct(values: Sequence[Any]) -> str:
+    return "; ".join(dict.fromkeys(map(str, values)))

@@ -1,0 +1,133 @@
+"""Everything that a comparison leaves behind: data, pages and pictures in one folder."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainact.lab.answers import Answers, answer
+from trainact.lab.chapters import Chapter, ask_question, list_environments, write_chapters
+from trainact.lab.curves import draw_accuracy, draw_budgets, draw_gradients, export_picture
+from trainact.lab.outcomes import Record, name_arm
+from trainact.lab.page import render_answers
+from trainact.lab.tables import escape_markdown, render_markdown
+from trainact.lab.wording import SMOKE, caution_about_time, give_verdicts
+
+__all__ = ["Comparison", "render_data", "render_report", "write_comparison"]
+
+FORMAT = 1
+PICTURES = {
+    "accuracy": "Test accuracy per epoch",
+    "budgets": "Final accuracy over epochs",
+    "gradients": "Norm of the first layer's gradient per epoch",
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The answers, and the files that hold them."""
+
+    answers: Answers
+    folder: Path
+    paths: tuple[Path, ...]
+
+
+def write_comparison(
+    records: Sequence[Record],
+    folder: Path,
+    command: str,
+    jobs: int = 1,
+    title: str = "TrAct against plain training",
+) -> Comparison:
+    """Write comparison.json, .md and .html and the pictures into a folder, each in one move.
+
+    The same records give the same bytes. ``budgets.png`` needs two or more budgets; without them
+    one from before is removed.
+
+    Raises:
+        TrActValueError: records that cannot be compared; then nothing is written.
+    """
+    answers = answer(records, jobs)
+    held: dict[str, bytes] = {
+        "comparison.json": render_data(answers, records, command).encode(),
+        "comparison.md": render_report(title, answers, records, command).encode(),
+        "accuracy.png": export_picture(draw_accuracy(answers), "png"),
+        "gradients.png": export_picture(draw_gradients(answers), "png"),
+        "comparison.html": render_answers(title, command, answers, records).encode(),
+    }
+    if len(answers.budgets) > 1:
+        held["budgets.png"] = export_picture(draw_budgets(answers), "png")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in held.items():
+        _write_atomically(folder / name, content)
+    if "budgets.png" not in held:
+        (folder / "budgets.png").unlink(missing_ok=True)
+    return Comparison(answers, folder, tuple(folder / name for name in held))
+
+
+def render_data(answers: Answers, records: Sequence[Record], command: str) -> str:
+    """Return every answer as JSON, with what the runs were made with."""
+    verdicts = [{"budget": budget, "verdict": told} for budget, told in give_verdicts(answers)]
+    data: dict[str, Any] = {
+        "format": FORMAT,
+        "kind": "comparison",
+        "runs_are": answers.kind,
+        "caution": SMOKE if answers.kind == "smoke" else None,
+        "question": ask_question(answers, records),
+        "command": command,
+        "jobs": answers.jobs,
+        "arms": {arm: name_arm(arm) for arm in answers.arms},
+        "budgets": answers.budgets,
+        "verdicts": verdicts,
+        "missing": list(answers.missing),
+        "about_time": caution_about_time(answers.jobs),
+        "environments": list_environments(records),
+    }
+    for name in ("summaries", "differences", "speed_ups", "crossings", "costs"):
+        data[name] = [dataclasses.asdict(item) for item in getattr(answers, name)]
+    data["runs"] = [
+        {
+            "arm": run.arm,
+            "budget": run.budget,
+            "seed": run.seed,
+            "accuracy": run.accuracy,
+            "status": "complete" if run.complete else "diverged",
+            "failure": run.failure,
+            "seconds": run.seconds,
+            "sessions": run.sessions,
+            "recipe_id": run.recipe_id,
+        }
+        for run in answers.outcomes
+    ]
+    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def render_report(title: str, answers: Answers, records: Sequence[Record], command: str) -> str:
+    """Return the Markdown page; its pictures lie beside it."""
+    parts = [f"# {escape_markdown(title)}", escape_markdown(ask_question(answers, records))]
+    if answers.kind == "smoke":
+        parts.insert(1, f"# {SMOKE}")
+    for chapter in write_chapters(answers, records, command):
+        parts += _render(chapter)
+    return "\n\n".join(parts) + "\n"
+
+
+def _render(chapter: Chapter) -> list[str]:
+    parts = [f"## {chapter.title}", *map(escape_markdown, chapter.sentences)]
+    if chapter.items:
+        parts.append("\n".join(f"- {escape_markdown(item)}" for item in chapter.items))
+    parts += [render_markdown(grid) for grid in chapter.grids]
+    parts += [f"![{PICTURES[picture]}]({picture}.png)" for picture in chapter.pictures]
+    parts += map(escape_markdown, chapter.notes)
+    if chapter.command:
+        parts.append("\n".join(f"    {line}" for line in chapter.command.splitlines()))
+    return parts
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside.write_bytes(content)
+    os.replace(beside, path)

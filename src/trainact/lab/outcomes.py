@@ -1,0 +1,209 @@
+"""What a finished run says: its record, checked, as typed data.
+
+Records that do not belong together are refused here, before any number is made from them.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainact.errors import TrActValueError
+from trainact.lab.recipe import HARMLESS
+
+__all__ = [
+    "BASELINE",
+    "Outcome",
+    "Record",
+    "check_pair",
+    "list_differences",
+    "name_arm",
+    "order_arms",
+    "read_outcomes",
+]
+
+Record = Mapping[str, Any]
+BASELINE = "plain"
+FORMAT = 1
+FREE_FIELDS = HARMLESS | {"run.seed", "run.device"}
+"""Fields of a recipe that may differ between the seeds of one arm at one budget."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run: which it was, what it reached after every epoch, and what it started from."""
+
+    arm: str
+    budget: int  # epochs of its full schedule
+    seed: int
+    kind: str  # full or smoke
+    complete: bool
+    failure: str | None
+    epochs: tuple[int, ...]
+    accuracies: tuple[float, ...]  # percent of the test images, after each epoch
+    gradient_norms: tuple[float | None, ...]  # of the first layer
+    train_seconds: tuple[float, ...]
+    seconds: float
+    sessions: int
+    recipe_id: str
+    initial_weights: str
+    order: str
+    fingerprint: str
+    machine: str
+
+    @property
+    def accuracy(self) -> float | None:
+        """Return percent correct after the last epoch; None if the run diverged."""
+        return self.accuracies[-1] if self.complete else None
+
+    @property
+    def label(self) -> str:
+        """Return what names this run in a message."""
+        return f"{self.arm}, {self.budget} epochs, seed {self.seed}"
+
+
+def read_outcomes(records: Sequence[Record]) -> tuple[Outcome, ...]:
+    """Return the runs in order of arm, budget and seed.
+
+    Raises:
+        TrActValueError: a record lacks something, occurs twice, or does not belong to the others
+            (smoke runs among full ones, or one arm and budget with two recipes).
+    """
+    outcomes = [_read(record, number) for number, record in enumerate(records, start=1)]
+    kinds = Counter(outcome.kind for outcome in outcomes)
+    if len(kinds) > 1:
+        raise TrActValueError(
+            f"{kinds['smoke']} smoke and {kinds['full']} full records cannot be compared: a smoke "
+            "run says nothing about accuracy. Give records of one kind."
+        )
+    for key, times in Counter((o.arm, o.budget, o.seed) for o in outcomes).items():
+        if times > 1:
+            raise TrActValueError(
+                f"{times} records are of {key[0]}, {key[1]} epochs, seed {key[2]}; give one."
+            )
+    _check_recipes(records)
+    arms = order_arms(outcome.arm for outcome in outcomes)
+    return tuple(sorted(outcomes, key=lambda o: (arms.index(o.arm), o.budget, o.seed)))
+
+
+def check_pair(one: Outcome, other: Outcome) -> None:
+    """Check that two runs of one seed differ in nothing but what their arms change.
+
+    Raises:
+        TrActValueError: they started from other weights or saw other data; or, at one budget, in
+            another order.
+    """
+    shared = {
+        "initial weights (model.initial_weights)": one.initial_weights == other.initial_weights,
+        "data (data.fingerprint)": one.fingerprint == other.fingerprint,
+        "order of batches (order)": one.budget != other.budget or one.order == other.order,
+    }
+    differing = [what for what, same in shared.items() if not same]
+    if differing:
+        raise TrActValueError(
+            f"the runs ({one.label}) and ({other.label}) are no pair: they differ in "
+            f"{' and in '.join(differing)}. Train both again with the same recipe and seed."
+        )
+
+
+def name_arm(arm: str) -> str:
+    """Return the title of an arm.
+
+    >>> name_arm("tract-0.1"), name_arm("lr-10"), name_arm("adamw")
+    ('TrAct λ=0.1', 'plain, first-layer lr ×10', 'adamw')
+    """
+    number = r"(\d+(?:\.\d+)?(?:e-?\d+)?)"
+    if match := re.fullmatch(f"tract-{number}", arm):
+        return f"TrAct λ={match[1]}"
+    if match := re.fullmatch(f"lr-{number}", arm):
+        return f"plain, first-layer lr ×{match[1]}"
+    return arm
+
+
+def order_arms(arms: Iterable[str]) -> list[str]:
+    """Return each arm once: the baseline, then TrAct by λ, then the others.
+
+    >>> order_arms(["lr-10", "tract-0.2", "plain", "tract-0.1", "lr-3", "plain"])
+    ['plain', 'tract-0.1', 'tract-0.2', 'lr-3', 'lr-10']
+    """
+
+    def key(arm: str) -> tuple[int, str, float, str]:
+        kind, _, number = arm.partition("-")
+        size = float(number) if re.fullmatch(r"[\d.]+(e-?\d+)?", number) else 0.0
+        group = 0 if arm == BASELINE else 1 if kind == "tract" else 2
+        return group, kind, size, arm
+
+    return sorted(set(arms), key=key)
+
+
+def list_differences(one: Record, other: Record) -> list[str]:
+    """Return the fields of two records' recipes that differ, as ``name value (other value)``."""
+    mine, yours = _flatten(one["recipe"]), _flatten(other["recipe"])
+    return [
+        f"{name} {mine.get(name)} (there {yours.get(name)})"
+        for name in sorted(mine.keys() | yours.keys())
+        if mine.get(name) != yours.get(name) and name not in FREE_FIELDS
+    ]
+
+
+def _check_recipes(records: Sequence[Record]) -> None:
+    first: dict[tuple[str, int], Record] = {}
+    for record in records:
+        before = first.setdefault((record["arm"], record["budget"]), record)
+        differing = list_differences(record, before)
+        if differing:
+            raise TrActValueError(
+                f"the runs of {record['arm']} with {record['budget']} epochs and seeds "
+                f"{before['seed']} and {record['seed']} had other recipes: {', '.join(differing)}."
+            )
+
+
+def _flatten(tables: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        f"{table}.{key}": value
+        for table, row in tables.items()
+        for key, value in (row.items() if isinstance(row, Mapping) else [("", row)])
+    }
+
+
+def _read(record: Record, number: int) -> Outcome:
+    try:
+        outcome = _build(record)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else f"cannot be read: {error}"
+        raise TrActValueError(f"record {number} of the comparison {what}.") from None
+    if outcome.complete and not outcome.epochs:
+        raise TrActValueError(f"the run ({outcome.label}) is complete but has no epochs.")
+    if outcome.complete and outcome.kind == "full" and outcome.epochs[-1] != outcome.budget:
+        raise TrActValueError(
+            f"the run ({outcome.label}) is complete but ended after epoch {outcome.epochs[-1]}."
+        )
+    return outcome
+
+
+def _build(record: Record) -> Outcome:
+    choices = {"format": (FORMAT,), "status": ("complete", "diverged"), "kind": ("full", "smoke")}
+    for key, known in choices.items():
+        if record[key] not in known:
+            raise ValueError(f"{key} is {record[key]!r}, not {' or '.join(map(str, known))}")
+    epochs, environment = record["epochs"], record["environment"]
+    return Outcome(
+        arm=str(record["arm"]),
+        budget=int(record["budget"]),
+        seed=int(record["seed"]),
+        kind=record["kind"],
+        complete=record["status"] == "complete",
+        failure=record.get("failure"),
+        epochs=tuple(int(row["epoch"]) for row in epochs),
+        accuracies=tuple(100 * row["test_correct"] / row["test_seen"] for row in epochs),
+        gradient_norms=tuple(row.get("first_layer_grad_norm") for row in epochs),
+        train_seconds=tuple(float(row["train_seconds"]) for row in epochs),
+        seconds=float(record["seconds"]),
+        sessions=int(record.get("sessions", 1)),
+        recipe_id=str(record["recipe_id"]),
+        initial_weights=record["model"]["initial_weights"],
+        order=record["order"],
+        fingerprint=record["data"]["fingerprint"],
+        machine=str([environment.get(key) for key in ("processor", "accelerator", "threads")]),
+    )

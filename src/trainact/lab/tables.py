@@ -1,0 +1,191 @@
+"""Tables of a comparison, for a terminal, for a pipe, and for pages.
+
+A ``Grid`` is a table before it has a look; four functions give it one.
+"""
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from trainact.lab.answers import Answers
+from trainact.lab.outcomes import BASELINE, name_arm
+from trainact.lab.wording import (
+    SMOKE,
+    show_accuracy,
+    show_difference,
+    show_number,
+    show_ratio,
+    show_speed_up,
+)
+
+__all__ = [
+    "Grid",
+    "escape_markdown",
+    "make_crossing_grid",
+    "make_final_grid",
+    "make_run_grid",
+    "make_speed_up_grid",
+    "print_final_table",
+    "render_html",
+    "render_markdown",
+    "render_rich",
+    "render_text",
+]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A caption, a head, and rows of as many cells; the first ``words`` columns are words."""
+
+    caption: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: int = 1
+
+
+def make_final_grid(answers: Answers) -> Grid:
+    """Return the final table: accuracy, difference to plain and time of each arm and budget."""
+    differences = {(d.arm, d.budget): d for d in answers.differences}
+    costs = {(cost.arm, cost.budget): cost for cost in answers.costs}
+    rows = []
+    for summary in sorted(answers.summaries, key=lambda s: s.budget):
+        key = summary.arm, summary.budget
+        lost = f" ({len(summary.diverged)} diverged)" if summary.diverged else ""
+        rows.append(
+            (
+                name_arm(summary.arm),
+                str(summary.budget),
+                show_accuracy(summary),
+                f"{summary.n}{lost}",
+                show_difference(differences.get(key)),
+                "1" if summary.arm == BASELINE else show_ratio(costs.get(key)),
+            )
+        )
+    head = ("arm", "epochs", "accuracy, %", "n", "difference to plain", "time/epoch")
+    return Grid("Test accuracy at the end: mean ± standard deviation over seeds", head, tuple(rows))
+
+
+def make_speed_up_grid(answers: Answers) -> Grid:
+    """Return every speed-up."""
+    rows = [
+        (
+            name_arm(found.arm),
+            str(found.budget),
+            show_number(found.target),
+            "not reached" if found.epochs is None else show_number(found.epochs, 1),
+            show_speed_up(found),
+            str(len(found.seeds)),
+        )
+        for found in answers.speed_ups
+    ]
+    head = ("arm", "plain's epochs E", "plain's accuracy, %", "arm's epochs e", "E / e", "n")
+    return Grid("Epochs to plain's accuracy, between budgets run", head, tuple(rows))
+
+
+def make_crossing_grid(answers: Answers) -> Grid:
+    """Return the crossings inside one run."""
+    rows = [
+        (
+            name_arm(found.arm),
+            str(found.budget),
+            "-" if found.median is None else show_number(found.median, 1),
+            f"{found.never} of {found.n}",
+        )
+        for found in sorted(answers.crossings, key=lambda c: c.budget)
+    ]
+    head = ("arm", "epochs of the run", "median epoch", "never")
+    return Grid("First epoch at plain's final accuracy, inside one run", head, tuple(rows))
+
+
+def make_run_grid(answers: Answers) -> Grid:
+    """Return every run, complete or not."""
+    rows = [
+        (
+            name_arm(run.arm),
+            str(run.budget),
+            str(run.seed),
+            "-" if run.accuracy is None else show_number(run.accuracy),
+            "complete" if run.complete else f"diverged: {run.failure or 'no reason given'}",
+            show_number(run.seconds, 1),
+            run.recipe_id,
+        )
+        for run in answers.outcomes
+    ]
+    head = ("arm", "epochs", "seed", "accuracy, %", "status", "seconds", "recipe")
+    return Grid("Every run", head, tuple(rows))
+
+
+def render_rich(grid: Grid) -> Table:
+    """Return the table for a terminal; cells are text, never markup."""
+    table = Table(title=Text(grid.caption))
+    for index, name in enumerate(grid.head):
+        table.add_column(Text(name), justify="left" if index < grid.words else "right")
+    for row in grid.rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def render_text(grid: Grid) -> str:
+    r"""Return plain lines with aligned columns.
+
+    >>> print(render_text(Grid("Ends", ("arm", "n"), (("plain", "3"),))))
+    Ends
+    arm    n
+    plain  3
+    """
+    widths = [max(map(len, column)) for column in zip(grid.head, *grid.rows, strict=True)]
+
+    def align(row: Sequence[str]) -> str:
+        cells = (
+            cell.ljust(width) if index < grid.words else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        return "  ".join(cells).rstrip()
+
+    return "\n".join([grid.caption, align(grid.head), *map(align, grid.rows)])
+
+
+def render_markdown(grid: Grid) -> str:
+    """Return a Markdown table, without the caption."""
+    rule = ["---" if index < grid.words else "---:" for index in range(len(grid.head))]
+    rows = [[escape_markdown(cell) for cell in row] for row in (grid.head, *grid.rows)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (rows[0], rule, *rows[1:]))
+
+
+def escape_markdown(text: str) -> str:
+    """Return text that Markdown shows as it is, within a table too."""
+    return html.escape(" ".join(text.split()), quote=False).replace("|", "\\|")
+
+
+def render_html(grid: Grid) -> str:
+    """Return an HTML table in a box of its own that scrolls; every string is escaped."""
+    caption = html.escape(grid.caption)
+    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in grid.head)
+    body = "\n".join(
+        f'<tr><th scope="row">{html.escape(row[0])}</th>'
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:])
+        + "</tr>"
+        for row in grid.rows
+    )
+    kind = ' class="words"' if grid.words == len(grid.head) else ""
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{caption}">\n<table{kind}>'
+        f"<caption>{caption}</caption>\n<thead><tr>{head}</tr></thead>\n"
+        f"<tbody>\n{body}\n</tbody></table>\n</div>"
+    )
+
+
+def print_final_table(answers: Answers, console: Console | None = None) -> None:
+    """Print the final table: drawn in a terminal, aligned plain text elsewhere."""
+    console = console or Console()
+    if answers.kind == "smoke":
+        console.print(Text(SMOKE, style="bold red"), soft_wrap=True)
+    grid = make_final_grid(answers)
+    if console.is_terminal:
+        console.print(render_rich(grid))
+    else:
+        console.print(Text(render_text(grid)), soft_wrap=True)

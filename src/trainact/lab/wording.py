@@ -1,0 +1,209 @@
+"""Answers in words: how a number is shown, and the one sentence that each answer comes to.
+
+The terminal, the Markdown page and the HTML page all take their numbers and sentences from here.
+"""
+
+from collections.abc import Sequence
+
+from trainact.lab.answers import Answers, Cost, Crossing, Difference, Summary
+from trainact.lab.outcomes import BASELINE, name_arm
+from trainact.lab.speedups import Reach, SpeedUp
+
+__all__ = [
+    "CROSSINGS_ARE_NOT_SPEED_UPS",
+    "HOW_SPEED_UPS_ARE_FOUND",
+    "HOW_TO_READ_INTERVALS",
+    "SMOKE",
+    "caution_about_time",
+    "give_verdict",
+    "give_verdicts",
+    "show_accuracy",
+    "show_difference",
+    "show_number",
+    "show_ratio",
+    "show_reach",
+    "show_speed_up",
+    "tell_cost",
+    "tell_crossing",
+    "tell_speed_up",
+]
+
+SMOKE = "SMOKE RUN: shows that everything works, says nothing about accuracy"
+HOW_TO_READ_INTERVALS = (
+    "Brackets are 95 % t intervals of the mean paired difference over seeds: same initial weights "
+    "and same order of batches in both runs of a pair. They cover the seeds, not another choice of "
+    "test images, and each stands for itself: of twenty comparisons without any effect, about one "
+    "excludes 0 by chance."
+)
+HOW_SPEED_UPS_ARE_FOUND = (
+    "Each point is the end of a run with its own full learning-rate schedule. The arm's mean "
+    "accuracy over the budgets run, joined by straight lines over the logarithm of the epochs, "
+    "first reaches plain's mean accuracy at E epochs after e epochs; the speed-up is E / e. "
+    "Brackets are the 95 % percentile interval of 2,000 bootstrap resamples of the seeds, coarse "
+    "for few seeds. Nothing is told beyond the budgets run: ≥ where the smallest budget already "
+    "reaches it, < where the largest does not. Epochs are counted, not seconds."
+)
+CROSSINGS_ARE_NOT_SPEED_UPS = (
+    "This is not the speed-up. Inside a run the learning-rate schedule is not finished: the rate "
+    "is still high, and much of the accuracy comes only as it falls. A run planned to be shorter "
+    "would have ended elsewhere. The row of plain shows when plain runs themselves first reach the "
+    "accuracy that they end with."
+)
+
+
+def show_number(value: float, digits: int = 2, sign: bool = False) -> str:
+    """Return a number in fixed digits, without a negative zero.
+
+    >>> show_number(71.254), show_number(-0.001), show_number(1.9, sign=True)
+    ('71.25', '0.00', '+1.90')
+    """
+    text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
+    return text.lstrip("+-") if float(text) == 0 else text
+
+
+def show_accuracy(summary: Summary) -> str:
+    """Return ``mean ± std``, or what stands in its place."""
+    if summary.mean is None:
+        return "diverged"
+    spread = "" if summary.std is None else f" ± {show_number(summary.std)}"
+    return show_number(summary.mean) + spread
+
+
+def show_difference(difference: Difference | None) -> str:
+    """Return ``+1.90 [0.40, 3.40]``."""
+    if difference is None or difference.mean is None:
+        return "-"
+    return show_number(difference.mean, sign=True) + _show_interval(difference)
+
+
+def show_ratio(cost: Cost | None) -> str:
+    """Return ``1.05×``."""
+    return "-" if cost is None else f"{show_number(cost.ratio)}×"
+
+
+def show_reach(reach: Reach) -> str:
+    """Return a factor with the sign of its bound.
+
+    >>> show_reach(Reach("at least", 4.0)), show_reach(Reach("equal", 1.5))
+    ('≥ 4.00×', '1.50×')
+    """
+    sign = {"equal": "", "at least": "≥ ", "below": "< "}[reach.kind]
+    return f"{sign}{show_number(reach.factor)}×"
+
+
+def show_speed_up(found: SpeedUp) -> str:
+    """Return the factor and its interval."""
+    if found.low is None or found.high is None:
+        return show_reach(found.reach)
+    return f"{show_reach(found.reach)} [{show_reach(found.low)}, {show_reach(found.high)}]"
+
+
+def give_verdict(difference: Difference, diverged: Sequence[int] = ()) -> str:
+    """Return one honest sentence on one arm at one budget; ``diverged`` are seeds of the arm."""
+    title, mean, n = name_arm(difference.arm), difference.mean or 0.0, difference.n
+    low, high = difference.low, difference.high
+    if low is None or high is None:
+        told = (
+            f"{title}: {show_number(mean, sign=True)} points with one seed, "
+            "which gives no interval and so no verdict"
+        )
+    elif low > 0:
+        told = f"{title} is better by {show_number(mean)} points{_show_interval(difference)}"
+    elif high < 0:
+        interval = f" [{show_number(-high)}, {show_number(-low)}]"
+        told = f"{title} is worse by {show_number(-mean)} points{interval}"
+    else:
+        interval = _show_interval(difference)
+        told = f"{title}: no clear difference: {show_number(mean)} points{interval}"
+    return told + (f" ({n} seeds)" if n > 1 else "") + _tell_diverged(diverged) + "."
+
+
+def give_verdicts(answers: Answers) -> list[tuple[int, str]]:
+    """Return ``(budget, sentence)`` for each arm, the largest budget first."""
+    differences = {(d.arm, d.budget): d for d in answers.differences}
+    told = []
+    for summary in answers.summaries:
+        difference = differences.get((summary.arm, summary.budget))
+        title = name_arm(summary.arm)
+        if difference is not None:
+            told.append((summary.budget, give_verdict(difference, summary.diverged)))
+        elif summary.mean is None:
+            told.append((summary.budget, f"{title}: every run diverged{_tell_seeds(summary)}."))
+        elif summary.arm == BASELINE:
+            reached = f"plain reaches {show_accuracy(summary)} %{_tell_seeds(summary)}"
+            told.append((summary.budget, f"{reached}{_tell_diverged(summary.diverged)}."))
+        else:
+            reached = f"{title} reaches {show_accuracy(summary)} %{_tell_seeds(summary)}"
+            told.append((summary.budget, f"{reached}; it has no pair with plain."))
+    return sorted(told, key=lambda item: -item[0])
+
+
+def tell_speed_up(found: SpeedUp) -> str:
+    """Return the sentence of one speed-up."""
+    title, kind = name_arm(found.arm), found.reach.kind
+    goal = f"plain's accuracy of {found.budget} epochs ({show_number(found.target)} %)"
+    if kind == "below":
+        most = max(found.budgets)
+        told = f"{title} does not reach {goal} within {most} epochs: not reached"
+        return f"{told}, {show_speed_up(found)}{_count(len(found.seeds))}."
+    when = f"after {show_number(found.epochs or 0, 1)} epochs"
+    if kind == "at least":
+        when = f"already at its smallest budget, {min(found.budgets)} epochs"
+    sooner = "slower" if kind == "equal" and found.reach.factor < 1 else "sooner"
+    return (
+        f"{title} reaches {goal} {when}: {show_speed_up(found)} {sooner}{_count(len(found.seeds))}."
+    )
+
+
+def tell_crossing(found: Crossing) -> str:
+    """Return the sentence of one crossing."""
+    where = f"{name_arm(found.arm)} in runs of {found.budget} epochs"
+    never = f"; never in {found.never} of {found.n}" if found.never else ""
+    if found.median is None:
+        return f"{where} reaches plain's final accuracy in too few runs for a median{never}."
+    return f"{where}: at epoch {show_number(found.median, 1)}{_count(found.n)}{never}."
+
+
+def tell_cost(cost: Cost) -> str:
+    """Return the sentence of one cost."""
+    told = (
+        f"{name_arm(cost.arm)} in runs of {cost.budget} epochs: an epoch takes "
+        f"{show_ratio(cost)} plain's time{_count(cost.n)}"
+    )
+    if cost.n > 1:
+        told += f", from {show_number(cost.low)} to {show_number(cost.high)}"
+    return told + ("." if cost.same_machine else "; the runs were on different machines.")
+
+
+def caution_about_time(jobs: int) -> str:
+    """Return how far times can be trusted, given the runs that shared the machine."""
+    how = (
+        "Median over seeds of the ratio of training seconds per epoch (median epoch of a run, the "
+        "first left out)."
+    )
+    if jobs <= 1:
+        return f"{how} One run at a time had the machine; trainact bench measures this closer."
+    return (
+        f"{how} CAUTION: {jobs} runs shared the machine and slowed each other, so that these "
+        "ratios are not to be trusted closely; trainact bench measures the cost alone."
+    )
+
+
+def _show_interval(difference: Difference) -> str:
+    if difference.low is None or difference.high is None:
+        return " [one seed]"
+    return f" [{show_number(difference.low)}, {show_number(difference.high)}]"
+
+
+def _tell_diverged(seeds: Sequence[int]) -> str:
+    if not seeds:
+        return ""
+    return f"; diverged with seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
+def _tell_seeds(summary: Summary) -> str:
+    return _count(summary.n or len(summary.diverged))
+
+
+def _count(n: int) -> str:
+    return f" ({n} seed{'s' * (n > 1)})"
