@@ -49,14 +49,12 @@ def test_a_run_learns_and_its_record_tells_all(tmp_path):
     assert last["train_seen"] == 320
     assert last["test_seen"] == 80
     assert 0 < last["first_layer_grad_norm"] < last["grad_norm"]
-    assert record["environment"]["packages"]["torch"] == torch.__version__.split("+")[0] or (
-        record["environment"]["packages"]["torch"] == torch.__version__
-    )
+    assert {"commit", "clean", "processor", "threads"} <= set(record["environment"])
     assert read_record(folder.record_path) == record | {
         "seal": json.loads(folder.record_path.read_text())["seal"]
     }
     weights = safetensors.torch.load_file(folder.weights_path)
-    assert list(weights) == ["0.weight", "0.bias", "4.weight", "4.bias"]
+    assert sorted(weights) == sorted(["0.weight", "0.bias", "4.weight", "4.bias"])
     assert not list(folder.path.glob("checkpoint*"))
 
 

@@ -6,17 +6,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from trainact.errors import TrActValueError
-from trainact.lab.answers import write_comparison
 from trainact.lab.arms import parse_arms
+from trainact.lab.comparison_report import write_comparison
 from trainact.lab.experiment import Experiment, find_experiment
 from trainact.lab.naming import name_run, parse_numbers, parse_whole_numbers
 from trainact.lab.progress import Silence, choose_display
 from trainact.lab.recipe import Recipe, change_recipe
 from trainact.lab.runner import Outcome, run_all
 from trainact.lab.settings import is_first_rank, parse_settings
+from trainact.lab.tables import print_final_table
 
 __all__ = ["add_arguments", "run"]
 
@@ -106,6 +105,7 @@ def _answer(outcomes: Sequence[Outcome], arguments: argparse.Namespace) -> int:
         raise TrActValueError("no run came to its end, so there is nothing to compare.")
     command = "trainact " + shlex.join(sys.argv[1:])
     comparison = write_comparison(records, arguments.out, command, arguments.jobs)
-    Console().print(comparison)
+    print_final_table(comparison.answers)
+    print("\n".join(f"wrote {path}" for path in comparison.paths))
     diverged = [record for record in records if record["status"] == "diverged"]
     return 1 if failed or diverged else 0
