@@ -18,12 +18,7 @@ from trainact.lab.outcomes import (
     read_outcomes,
 )
 from trainact.lab.speedups import SpeedUp, find_speed_ups
-from trainact.lab.statistics import (
-    compute_median,
-    compute_std,
-    compute_t_interval,
-    find_crossing,
-)
+from trainact.lab.statistics import compute_median, compute_std, compute_t_interval, find_crossing
 
 __all__ = [
     "Answers",
@@ -184,8 +179,7 @@ def compare_accuracy(pairs: Pairs, runs: Sequence[Outcome] = ()) -> Difference:
     values = list(per_seed.values())
     low, high = compute_t_interval(values) or (None, None)
     return Difference(
-        arm=pairs[0][0].arm,
-        budget=pairs[0][0].budget,
+        *_identify(pairs),
         n=len(values),
         mean=statistics.fmean(values),
         low=low,
@@ -204,8 +198,7 @@ def cross_inside(pairs: Pairs) -> Crossing:
         for run, plain in pairs
     }
     return Crossing(
-        arm=pairs[0][0].arm,
-        budget=pairs[0][0].budget,
+        *_identify(pairs),
         n=len(per_seed),
         median=compute_median(list(per_seed.values())),
         never=sum(epoch is None for epoch in per_seed.values()),
@@ -226,14 +219,17 @@ def compare_time(pairs: Pairs) -> Cost | None:
     if not ratios:
         return None
     return Cost(
-        arm=pairs[0][0].arm,
-        budget=pairs[0][0].budget,
+        *_identify(pairs),
         n=len(ratios),
         ratio=statistics.median(ratios),
         low=min(ratios),
         high=max(ratios),
         same_machine=all(run.machine == plain.machine for run, plain in pairs),
     )
+
+
+def _identify(pairs: Pairs) -> tuple[str, int]:
+    return pairs[0][0].arm, pairs[0][0].budget
 
 
 def _pair(runs: Sequence[Outcome], plain: Sequence[Outcome]) -> Pairs:
