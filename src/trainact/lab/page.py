@@ -17,8 +17,8 @@ from trainact.lab.wording import SMOKE, show_accuracy, show_reach
 __all__ = ["render_answers", "render_page"]
 
 BUDGETS = (
-    "Final accuracy over epochs: mean and standard deviation. Arrows: the speed-up against plain at "
-    "its largest budget"
+    "Final accuracy over epochs: mean and standard deviation. Arrows: the speed-up against plain "
+    "at its largest budget"
 )
 
 

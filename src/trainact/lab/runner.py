@@ -21,6 +21,7 @@ from trainact.lab.progress import Display
 from trainact.lab.recipe import Recipe
 from trainact.lab.recipe_file import read_recipe, write_recipe
 from trainact.lab.record import RunFolder
+from trainact.lab.settings import count_ranks
 from trainact.lab.train import train
 
 __all__ = ["Outcome", "run_all"]
@@ -48,7 +49,7 @@ def run_all(recipes: Sequence[Recipe], root: Path, jobs: int, display: Display) 
     """
     if jobs < 1:
         raise TrActValueError(f"--jobs takes a positive number; got {jobs}.")
-    if jobs > 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if jobs > 1 and count_ranks() > 1:
         raise TrActValueError("--jobs is for one process; under torchrun all ranks do one run.")
     names = [name_run(recipe) for recipe in recipes]
     with display.open([(name, r.schedule.epochs) for name, r in zip(names, recipes, strict=True)]):
@@ -74,8 +75,12 @@ def _run_here(recipe: Recipe, root: Path, report: Any, load: Any) -> Outcome:
     except StorageError:
         raise  # the next run would meet the same disk
     except TrActError as error:
+        if count_ranks() > 1:
+            raise  # the other ranks would wait for this one
         failure = str(error)
     except Exception as error:
+        if count_ranks() > 1:
+            raise
         failure = f"{type(error).__name__}: {error}"
         log = RunFolder(root, recipe).path / "failure.log"
         write_atomically(log, traceback.format_exc().encode())

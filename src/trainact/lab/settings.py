@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from trainact.errors import TrActValueError
 
-__all__ = ["gather_settings", "is_first_rank", "parse_settings"]
+__all__ = ["count_ranks", "gather_settings", "is_first_rank", "parse_settings"]
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, str]:
@@ -50,6 +50,11 @@ def gather_settings(arguments: Sequence[str]) -> list[str]:
             word = f"{name[2:]}={value}"
         gathered.append(word)
     return gathered
+
+
+def count_ranks() -> int:
+    """Return how many processes torchrun started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_first_rank() -> bool:

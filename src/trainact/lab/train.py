@@ -105,7 +105,8 @@ class _Run:
                 self._train_epoch()
         except DivergedError as error:
             failure = str(error)
-        self.accelerator.end_training()
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
         record = self._make_record(failure)
         if main:
             if failure is None:
