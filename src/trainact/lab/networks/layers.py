@@ -1,5 +1,7 @@
 """The few layers that most networks share."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -7,7 +9,7 @@ __all__ = ["Concat", "ConvNorm", "make_head"]
 
 
 class ConvNorm(nn.Module):
-    """A convolution, batch normalisation and, unless ``relu`` is False, ReLU.
+    """A convolution, batch normalisation and an activation.
 
     Args:
         in_channels: channels of the input.
@@ -17,7 +19,8 @@ class ConvNorm(nn.Module):
         padding: pixels on each side; None keeps the size at stride 1.
         groups: of the convolution.
         bias: whether the convolution adds one, although the normalisation takes it away again.
-        relu: whether ReLU follows.
+        activation: the class of what follows; ``nn.Identity`` for nothing.
+        eps: added to the variance by the normalisation.
     """
 
     def __init__(
@@ -30,7 +33,8 @@ class ConvNorm(nn.Module):
         padding: int | None = None,
         groups: int = 1,
         bias: bool = False,
-        relu: bool = True,
+        activation: Callable[..., nn.Module] = nn.ReLU,
+        eps: float = 1e-5,
     ) -> None:
         super().__init__()
         kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
@@ -38,8 +42,8 @@ class ConvNorm(nn.Module):
         self.conv = nn.Conv2d(
             in_channels, out_channels, kernel, stride, around, groups=groups, bias=bias
         )
-        self.norm = nn.BatchNorm2d(out_channels)
-        self.activation: nn.Module = nn.ReLU(inplace=True) if relu else nn.Identity()
+        self.norm = nn.BatchNorm2d(out_channels, eps=eps)
+        self.activation = activation(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [N, out_channels, H', W'] of x [N, in_channels, H, W]."""

@@ -22,7 +22,7 @@ class BlockOptions:
     group_width: int = 64
     """Channels of one of those groups in a block of width 64; they grow with the width."""
     reduction: int | None = None
-    """By how much squeeze-and-excitation narrows the channels; None leaves it out."""
+    """By how much squeeze-and-excitation narrows the channels, after a ReLU; None leaves it out."""
     survival: float = 1.0
     """Probability that the branch is there in a training step."""
     relu: bool = True
@@ -75,19 +75,23 @@ class ResidualBlock(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or in_channels != out_channels:
             self.shortcut = ConvNorm(
-                in_channels, out_channels, 1, stride=stride, bias=options.bias, relu=False
+                in_channels,
+                out_channels,
+                1,
+                stride=stride,
+                bias=options.bias,
+                activation=nn.Identity,
             )
-        self.survival = options.survival
-        self.activation: nn.Module = nn.ReLU(inplace=True) if options.relu else nn.Identity()
+        self.survival, self.relu = options.survival, options.relu
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [N, out_channels, H / stride, W / stride] of x [N, in_channels, H, W]."""
+        total = self.shortcut(x)
         if not self._survives():
-            return self.activation(self.shortcut(x))
+            return total.relu() if self.relu else total  # not in place: it may be x itself
         branch = self.branch(x)
-        if not self.training and self.survival < 1:
-            branch = self.survival * branch
-        return self.activation(self.shortcut(x) + branch)
+        total = total + (branch if self.training or self.survival == 1 else self.survival * branch)
+        return total.relu_() if self.relu else total
 
     def _survives(self) -> bool:
         if not self.training or self.survival == 1:
@@ -111,10 +115,10 @@ class BasicBlock(ResidualBlock):
         stride: int = 1,
         options: BlockOptions = BlockOptions(),  # noqa: B008  (frozen)
     ) -> None:
-        gated = options.reduction is not None
+        last = nn.Identity if options.reduction is None else nn.ReLU
         branch: list[nn.Module] = [
             ConvNorm(in_channels, width, stride=stride, bias=options.bias),
-            ConvNorm(width, width, bias=options.bias, relu=gated),
+            ConvNorm(width, width, bias=options.bias, activation=last),
         ]
         super().__init__(branch, in_channels, width, stride, options)
 
@@ -131,11 +135,12 @@ class Bottleneck(ResidualBlock):
         stride: int = 1,
         options: BlockOptions = BlockOptions(),  # noqa: B008  (frozen)
     ) -> None:
-        groups, bias, gated = options.groups, options.bias, options.reduction is not None
+        groups, bias = options.groups, options.bias
+        last = nn.Identity if options.reduction is None else nn.ReLU
         inner = groups * (options.group_width * width // 64)
         branch: list[nn.Module] = [
             ConvNorm(in_channels, inner, 1, groups=groups, bias=bias),
             ConvNorm(inner, inner, 3, stride=stride, groups=groups, bias=bias),
-            ConvNorm(inner, self.expansion * width, 1, bias=bias, relu=gated),
+            ConvNorm(inner, self.expansion * width, 1, bias=bias, activation=last),
         ]
         super().__init__(branch, in_channels, self.expansion * width, stride, options)

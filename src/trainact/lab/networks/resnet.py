@@ -1,7 +1,9 @@
-"""ResNet: the paper's network for CIFAR-10, and the five of its CIFAR-100 table.
+"""ResNet, and what became of its blocks: ResNeXt, SE-ResNet, stochastic depth.
 
-Kaiming He, Xiangyu Zhang, Shaoqing Ren, Jian Sun: Deep Residual Learning for Image
-Recognition, 2016.
+He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, 2016.
+Xie, Girshick, Dollár, Tu, He: Aggregated Residual Transformations for Deep Neural Networks, 2017.
+Hu, Shen, Albanie, Sun, Wu: Squeeze-and-Excitation Networks, 2018.
+Huang, Sun, Liu, Sedra, Weinberger: Deep Networks with Stochastic Depth, 2016.
 """
 
 import dataclasses
@@ -11,7 +13,14 @@ from torch import Tensor, nn
 from trainact.lab.networks.layers import ConvNorm, make_head
 from trainact.lab.networks.residual import BasicBlock, BlockOptions, Bottleneck
 
-__all__ = ["ResNet", "resnet18", "resnet18_tract", "resnet34", "resnet50", "resnet101", "resnet152"]
+__all__ = [
+    "ResNet",
+    "resnet18_tract",
+    *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
+    *("resnext50", "resnext101", "resnext152"),
+    *("seresnet18", "seresnet34", "seresnet50", "seresnet101", "seresnet152"),
+    *("stochasticdepth18", "stochasticdepth34", "stochasticdepth50", "stochasticdepth101"),
+]
 
 
 class ResNet(nn.Module):
@@ -104,3 +113,115 @@ def resnet101(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
 def resnet152(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
     """Return ResNet-152 (He et al., 2016), with 58,341,028 parameters at 100 classes."""
     return ResNet(Bottleneck, (3, 8, 36, 3), num_classes, in_channels=in_channels)
+
+
+def resnext50(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
+    """Return ResNeXt-50 32x4d (Xie et al., 2017), with 14,788,772 parameters at 100 classes."""
+    return _build_resnext((3, 4, 6, 3), num_classes, in_channels)
+
+
+def resnext101(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
+    """Return ResNeXt-101 32x4d (Xie et al., 2017), with 25,303,204 parameters at 100 classes."""
+    return _build_resnext((3, 4, 23, 3), num_classes, in_channels)
+
+
+def resnext152(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
+    """Return ResNeXt-152 32x4d (Xie et al., 2017), with 33,343,652 parameters at 100 classes.
+
+    Its second stage has 4 blocks, not ResNet-152's 8: 143 convolutions with the shortcuts'.
+    """
+    return _build_resnext((3, 4, 36, 3), num_classes, in_channels)
+
+
+def _build_resnext(depths: tuple[int, ...], num_classes: int, in_channels: int) -> ResNet:
+    """Return bottlenecks of 32 groups, 4 channels wide.
+
+    The first 1 x 1 is grouped too, as in the network of the paper's experiments.
+    """
+    options = BlockOptions(groups=32, group_width=4)
+    return ResNet(Bottleneck, depths, num_classes, in_channels=in_channels, options=options)
+
+
+def seresnet18(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
+    """Return SE-ResNet-18 (Hu et al., 2018), with 11,314,012 parameters at 100 classes."""
+    return _build_seresnet(BasicBlock, (2, 2, 2, 2), num_classes, in_channels)
+
+
+def seresnet34(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
+    """Return SE-ResNet-34 (Hu et al., 2018), with 21,498,000 parameters at 100 classes."""
+    return _build_seresnet(BasicBlock, (3, 4, 6, 3), num_classes, in_channels)
+
+
+def seresnet50(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
+    """Return SE-ResNet-50 (Hu et al., 2018), with 26,262,804 parameters at 100 classes."""
+    return _build_seresnet(Bottleneck, (3, 4, 6, 3), num_classes, in_channels)
+
+
+def seresnet101(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
+    """Return SE-ResNet-101 (Hu et al., 2018), with 47,527,764 parameters at 100 classes."""
+    return _build_seresnet(Bottleneck, (3, 4, 23, 3), num_classes, in_channels)
+
+
+def seresnet152(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
+    """Return SE-ResNet-152 (Hu et al., 2018), with 65,045,780 parameters at 100 classes."""
+    return _build_seresnet(Bottleneck, (3, 8, 36, 3), num_classes, in_channels)
+
+
+def _build_seresnet(
+    block: type[BasicBlock | Bottleneck],
+    depths: tuple[int, ...],
+    num_classes: int,
+    in_channels: int,
+) -> ResNet:
+    """Return blocks whose channels are gated.
+
+    ReLU comes before the gate, and all convolutions have a bias, as in the network of the paper's
+    experiments.
+    """
+    options = BlockOptions(bias=True, reduction=16)
+    return ResNet(
+        block, depths, num_classes, in_channels=in_channels, first_bias=True, options=options
+    )
+
+
+def stochasticdepth18(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
+    """Return ResNet-18 of stochastic depth (Huang et al., 2016): 11,224,932 parameters."""
+    return _build_stochasticdepth(BasicBlock, (2, 2, 2, 2), num_classes, in_channels)
+
+
+def stochasticdepth34(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
+    """Return ResNet-34 of stochastic depth (Huang et al., 2016): 21,336,804 parameters."""
+    return _build_stochasticdepth(BasicBlock, (3, 4, 6, 3), num_classes, in_channels)
+
+
+def stochasticdepth50(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
+    """Return ResNet-50 of stochastic depth (Huang et al., 2016): 23,705,316 parameters."""
+    return _build_stochasticdepth(Bottleneck, (3, 4, 6, 3), num_classes, in_channels)
+
+
+def stochasticdepth101(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
+    """Return ResNet-101 of stochastic depth (Huang et al., 2016): 42,697,444 parameters."""
+    return _build_stochasticdepth(Bottleneck, (3, 4, 23, 3), num_classes, in_channels)
+
+
+def _build_stochasticdepth(
+    block: type[BasicBlock | Bottleneck],
+    depths: tuple[int, ...],
+    num_classes: int,
+    in_channels: int,
+) -> ResNet:
+    """Return blocks that survive with a probability falling linearly from 1 to 0.5.
+
+    No ReLU follows a block's sum, and the first convolution and basic blocks have a bias, as in the
+    network of the paper's experiments.
+    """
+    options = BlockOptions(bias=block is BasicBlock, relu=False)
+    return ResNet(
+        block,
+        depths,
+        num_classes,
+        in_channels=in_channels,
+        first_bias=True,
+        options=options,
+        last_survival=0.5,
+    )
