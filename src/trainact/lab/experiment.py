@@ -29,6 +29,7 @@ class ExperimentFields:
     arms: tuple[str, ...] = ("plain", "tract")
     lams: tuple[float, ...] = (0.1,)
     at: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes at a budget
+    grid: dict[str, list[Any]] = field(default_factory=dict)  # values to choose from, by field
     extra_arms: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes by name
 
 
@@ -40,6 +41,7 @@ class Experiment:
         name: its file's name.
         recipe: what all runs share.
         changes: by budget, what differs at it (a learning rate chosen for that length).
+        grid: values to choose from on the held-out images, by field.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Experiment:
     changes: dict[int, dict[str, Any]] = field(default_factory=dict)
     paper: str = ""
     note: str = ""
+    grid: dict[str, list[Any]] = field(default_factory=dict)
 
     def plan(self) -> list[Recipe]:
         """Return one recipe a run; runs that are compared with each other stand side by side."""
@@ -102,6 +105,7 @@ def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
         {int(budget): changes for budget, changes in fields.at.items()},
         fields.paper,
         fields.note,
+        fields.grid,
     )
     experiment.plan()  # every change names a field and fits it
     return experiment
