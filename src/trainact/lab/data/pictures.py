@@ -12,7 +12,7 @@ __all__ = ["fit_picture", "open_picture", "picture_to_tensor", "tensor_to_pictur
 
 
 def open_picture(encoded: bytes, name: str) -> Any:
-    """Return the PIL image in RGB; of several frames the first.
+    """Return the PIL image in RGB; of several frames the first; not turned as its EXIF may say.
 
     Args:
         encoded: the content of an image file, of any format that PIL reads.

@@ -122,8 +122,16 @@ def _fits_memory(train: Images, test: Images, size: int) -> bool:
     """Return whether the pixels may be held; images that are in memory already always may."""
     if isinstance(train, ImageTensor):
         return True
-    width, height = (size, size) if size else train.read(train.items[0]).size
+    width, height = (size, size) if size else _find_size(train)
     return (len(train) + len(test)) * 3 * width * height <= MEMORY_LIMIT
+
+
+def _find_size(stream: ImageStream) -> tuple[int, int]:
+    """Return the size of the first image that can be read; the others are complained of later."""
+    for item in stream.items:
+        with contextlib.suppress(DataError):
+            return stream.read(item).size
+    return 0, 0
 
 
 def _stream(images: Images) -> ImageStream:
