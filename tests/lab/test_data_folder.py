@@ -9,7 +9,9 @@ from data_cases import encode, write_folder
 from PIL import Image
 
 from trainact.lab.data import DataError, ImageStream, ImageTensor, load_data
+from trainact.lab.data.pictures import fit_picture
 from trainact.lab.recipe import DataFields
+from trainact.lab.vision import import_torchvision
 
 
 def load(root, **fields):
@@ -169,6 +171,17 @@ def test_the_centre_is_kept_when_an_image_is_not_square(tmp_path):
     data = load(root, image_size=10)
     assert data.train.images[1:3, :, 1:-1, 1:-1].min() == 255
     assert data.train.images[1:3].min() > 200  # the edges see a little of their neighbours
+
+
+@pytest.mark.parametrize("size", [(37, 61), (61, 37), (50, 50), (24, 25), (7, 90), (24, 24)])
+def test_images_are_cut_to_size_as_torchvision_does_it(size):
+    import_torchvision()
+    from torchvision.transforms.functional import center_crop, resize
+
+    pixels = torch.randint(0, 256, (size[1], size[0], 3), dtype=torch.uint8).numpy()
+    picture = Image.fromarray(pixels)
+    want = center_crop(resize(picture, [24]), [24])
+    assert fit_picture(picture, 24).tobytes() == want.tobytes()
 
 
 def test_streams_can_be_sent_to_other_processes(tmp_path):
