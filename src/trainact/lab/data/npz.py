@@ -30,6 +30,8 @@ def read_npz(file: Path) -> Parts:
     import numpy as np
 
     try:
+        if not zipfile.is_zipfile(file):
+            raise zipfile.BadZipFile("not a whole archive of arrays")
         with np.load(file, allow_pickle=False) as arrays:
             parts = {part: _read_part(file, arrays, part) for part in KEYS}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:

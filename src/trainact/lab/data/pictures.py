@@ -12,7 +12,7 @@ __all__ = ["fit_picture", "open_picture", "picture_to_tensor", "tensor_to_pictur
 
 
 def open_picture(encoded: bytes, name: str) -> Any:
-    """Return the PIL image in RGB; of several frames the first.
+    """Return the PIL image in RGB; of several frames the first; not turned as its EXIF may say.
 
     Args:
         encoded: the content of an image file, of any format that PIL reads.
@@ -42,16 +42,20 @@ def open_picture(encoded: bytes, name: str) -> Any:
 
 
 def fit_picture(picture: Any, size: int) -> Any:
-    """Return the centre square of a PIL image with its short side scaled to ``size`` (bicubic)."""
+    """Return a PIL image with its short side scaled to ``size``, and the middle square cut out.
+
+    Pixel for pixel what torchvision's ``resize`` (bilinear, with antialiasing) and ``center_crop``
+    give, so images in memory are those that a stream is tested on.
+    """
     from PIL import Image
 
     if picture.size == (size, size):
         return picture
-    width, height = picture.size
-    side = min(width, height)
-    left, top = (width - side) / 2, (height - side) / 2
-    box = (left, top, left + side, top + side)
-    return picture.resize((size, size), Image.Resampling.BICUBIC, box=box)
+    short = min(picture.size)
+    width, height = (int(size * side / short) for side in picture.size)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    scaled = picture.resize((width, height), Image.Resampling.BILINEAR)
+    return scaled.crop((left, top, left + size, top + size))
 
 
 def picture_to_tensor(picture: Any) -> Tensor:

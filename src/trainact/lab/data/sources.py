@@ -1,5 +1,6 @@
 """From the name of a data set to its images."""
 
+import difflib
 import re
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from trainact.lab.data.npz import read_npz
 from trainact.lab.data.parquet import find_parquet, read_parquet
 from trainact.lab.data.selection import Parts, select_images
 from trainact.lab.data.storage import store_images
-from trainact.lab.fields import name_nearest
 from trainact.lab.recipe import DataFields
 
 __all__ = ["NAMES", "load_data"]
@@ -72,8 +72,9 @@ def _find_parts(fields: DataFields) -> Parts:
             return load_from_hub(name)
         except DataError as error:
             raise DataError(f"{error}; a folder of this name is not there either.") from error
-    near = name_nearest(name, NAMES, "data set").partition("; there are")[0].rstrip("?")
-    raise TrActValueError(f"{near}{'?' if 'did you mean' in near else '.'} {ACCEPTED}")
+    near = difflib.get_close_matches(name.lower(), NAMES, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    raise TrActValueError(f"unknown data set {name!r}{hint} {ACCEPTED}")
 
 
 def _draw_photos(fields: DataFields) -> tuple[Images, Images]:

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from trainact.lab.data.images import DataError, Images, ImageStream, ImageTensor
 from trainact.lab.data.pictures import fit_picture, picture_to_tensor, tensor_to_picture
 from trainact.lab.recipe import DataFields
 
-__all__ = ["TensorReader", "decode_stream", "store_images"]
+__all__ = ["TensorReader", "decode_streams", "store_images"]
 
 MEMORY_LIMIT = 2 * 1024**3  # bytes of pixels that are decoded unasked
 CHUNK = 512  # images decoded between two looks at the results
@@ -53,29 +53,37 @@ def store_images(train: Images, test: Images, fields: DataFields) -> tuple[Image
         storage = "memory" if keep else "stream"
     if storage == "stream":
         return _stream(train), _stream(test)
-    return _hold(train, fields.image_size), _hold(test, fields.image_size)
+    held_train, held_test = _hold([train, test], fields.image_size)
+    _check_shapes(held_train, held_test)
+    return held_train, held_test
 
 
-def decode_stream(stream: ImageStream, size: int) -> ImageTensor:
-    """Return all images of a stream, uint8 [N, 3, size, size]; ``size`` 0 is the images' own.
+def decode_streams(streams: Sequence[ImageStream], size: int) -> list[ImageTensor]:
+    """Return all images of each stream, uint8 [N, 3, size, size]; ``size`` 0 is the images' own.
 
     Raises:
-        DataError: images cannot be read (all are tried first), or their sizes differ.
+        DataError: images cannot be read (all are tried first), or those of a stream differ in size.
     """
-    images: Tensor | None = None
     bad: list[DataError] = []
+    decoded = [_decode_stream(stream, size, bad) for stream in streams]
+    if bad:
+        raise DataError(_report_bad(bad, sum(map(len, streams))))
+    return decoded
+
+
+def _decode_stream(stream: ImageStream, size: int, bad: list[DataError]) -> ImageTensor:
+    """Return the images; to ``bad`` is added why some cannot be read."""
+    images = torch.empty((0, 3, size, size), dtype=torch.uint8)
     with contextlib.closing(_decode_all(stream, size)) as results:
         for at, result in enumerate(results):
             if isinstance(result, DataError):
                 bad.append(result)
                 continue
-            if images is None:
+            if not len(images):
                 images = torch.empty((len(stream), *result.shape), dtype=torch.uint8)
             if result.shape != images.shape[1:]:
                 raise DataError(_report_sizes(stream, at, images.shape, result.shape))
             images[at] = result
-    if bad or images is None:
-        raise DataError(_report_bad(bad, len(stream)))
     return ImageTensor(images, stream.labels)
 
 
@@ -122,8 +130,16 @@ def _fits_memory(train: Images, test: Images, size: int) -> bool:
     """Return whether the pixels may be held; images that are in memory already always may."""
     if isinstance(train, ImageTensor):
         return True
-    width, height = (size, size) if size else train.read(train.items[0]).size
+    width, height = (size, size) if size else _find_size(train)
     return (len(train) + len(test)) * 3 * width * height <= MEMORY_LIMIT
+
+
+def _find_size(stream: ImageStream) -> tuple[int, int]:
+    """Return the size of the first image that can be read; the others are complained of later."""
+    for item in stream.items:
+        with contextlib.suppress(DataError):
+            return stream.read(item).size
+    return 0, 0
 
 
 def _stream(images: Images) -> ImageStream:
@@ -132,11 +148,25 @@ def _stream(images: Images) -> ImageStream:
     return ImageStream(TensorReader(images.images), tuple(range(len(images))), images.labels)
 
 
-def _hold(images: Images, size: int) -> ImageTensor:
-    if isinstance(images, ImageStream):
-        return decode_stream(images, size)
-    if size in {0, images.images.shape[-1]} and size in {0, images.images.shape[-2]}:
-        return images
-    channels = images.images.shape[1]
-    resized = decode_stream(_stream(images), size).images
-    return ImageTensor(resized[:, :channels].contiguous(), images.labels)
+def _hold(parts: Sequence[Images], size: int) -> list[ImageTensor]:
+    """Return all parts in memory; images that are there are brought to the size if need be."""
+    if all(isinstance(part, ImageTensor) and _has_size(part, size) for part in parts):
+        return [part for part in parts if isinstance(part, ImageTensor)]
+    decoded = decode_streams([_stream(part) for part in parts], size)
+    for at, part in enumerate(parts):
+        if isinstance(part, ImageTensor) and part.images.shape[1] == 1:  # grey stays grey
+            decoded[at] = ImageTensor(decoded[at].images[:, :1].contiguous(), part.labels)
+    return decoded
+
+
+def _has_size(images: ImageTensor, size: int) -> bool:
+    return not size or images.images.shape[2:] == (size, size)
+
+
+def _check_shapes(train: ImageTensor, test: ImageTensor) -> None:
+    first, second = list(train.images.shape[1:]), list(test.images.shape[1:])
+    if first != second and len(test):
+        raise DataError(
+            f"training images are {first} (channels, height, width), test images {second}. Set "
+            "data.image_size to the side that all shall have; channels must agree."
+        )
