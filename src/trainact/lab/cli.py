@@ -28,6 +28,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "compare": Command("trainact.lab.compare", "lab", "train plain and with TrAct, and compare"),
     "run": Command("trainact.lab.run", "lab", "do the runs of a recipe"),
+    "tune": Command("trainact.lab.tune", "lab", "choose rates for plain training, held-out"),
     "bench": Command("trainact.lab.bench", "bench", "measure what TrAct costs on this machine"),
     "inspect": Command("trainact.lab.inspection", "lab", "show the first layers of a named model"),
 }

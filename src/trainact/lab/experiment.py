@@ -14,7 +14,14 @@ from trainact.lab.naming import parse_whole_numbers
 from trainact.lab.recipe import Recipe, change_recipe, make_recipe
 from trainact.lab.recipe_file import read_toml
 
-__all__ = ["Experiment", "find_experiment", "list_experiments", "make_experiment", "shrink"]
+__all__ = [
+    "Experiment",
+    "find_experiment",
+    "find_experiments",
+    "list_experiments",
+    "make_experiment",
+    "shrink",
+]
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,21 @@ def find_experiment(reference: str) -> Experiment:
         )
     with resources.as_file(resources.files("trainact.lab") / "recipes") as folder:
         return make_experiment(read_toml(folder / f"{reference}.toml"), reference)
+
+
+def find_experiments(reference: str) -> list[Experiment]:
+    """Return all experiments of a family: of every name that begins with ``reference`` and a dash.
+
+    >>> [experiment.name for experiment in find_experiments("cifar10-cpu-vit")]
+    ['cifar10-cpu-vit-adam', 'cifar10-cpu-vit-sgd']
+
+    Raises:
+        TrActValueError: there is none, or a file is wrong.
+    """
+    if reference in list_experiments() or reference.endswith(".toml"):
+        return [find_experiment(reference)]
+    family = [name for name in list_experiments() if name.startswith(f"{reference}-")]
+    return [find_experiment(name) for name in family] or [find_experiment(reference)]
 
 
 def shrink(experiment: Experiment, changes: Sequence[tuple[str, Any]] = ()) -> Experiment:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainact.errors import TrActValueError
-from trainact.lab.experiment import Experiment, find_experiment, shrink
+from trainact.lab.experiment import Experiment, find_experiments, shrink
 from trainact.lab.naming import name_run, parse_whole_numbers
 from trainact.lab.progress import Silence, choose_display
 from trainact.lab.recipe import Recipe, change_recipe
@@ -21,7 +21,8 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     add = parser.add_argument
-    add("recipe", help="the name of a recipe, or a .toml file such as a run's recipe.toml")
+    add("recipe", help="the name of a recipe or of a family of them (cifar10-cpu), or a .toml file "
+        "such as a run's recipe.toml")  # fmt: skip
     add("settings", nargs="*", metavar="TABLE.FIELD=VALUE", help="fields to change in every arm")
     add("--out", type=Path, default=Path("runs"), help="folder of the runs (default %(default)s)")
     add("--seeds", help="0-4 or 0,1,2 instead of the recipe's")
@@ -34,21 +35,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do the runs that are not done yet; 1 where one failed or diverged."""
-    runs = choose_runs(arguments)
-    if arguments.dry_run:
-        for recipe in runs:
-            folder = RunFolder(arguments.out, recipe)
-            state = "done" if folder.record_path.exists() else "to do"
-            print(f"{state:6} {name_run(recipe)}  {folder.path}")
-        return 0
-    display = choose_display() if is_first_rank() else Silence()
-    outcomes = run_all(runs, arguments.out, arguments.jobs, display)
-    return summarise(outcomes) if is_first_rank() else 0
+    worst = 0
+    for experiment in find_experiments(arguments.recipe):
+        runs = choose_runs(experiment, arguments)
+        is_file = arguments.recipe.endswith(".toml")
+        root = arguments.out if is_file else arguments.out / experiment.name
+        if arguments.dry_run:
+            _list(runs, root)
+            continue
+        display = choose_display() if is_first_rank() else Silence()
+        outcomes = run_all(runs, root, arguments.jobs, display)
+        if is_first_rank():
+            worst = max(worst, summarise(experiment.name, outcomes))
+    return worst
 
 
-def choose_runs(arguments: argparse.Namespace) -> list[Recipe]:
+def _list(runs: Sequence[Recipe], root: Path) -> None:
+    for recipe in runs:
+        folder = RunFolder(root, recipe)
+        state = "done" if folder.record_path.exists() else "to do"
+        print(f"{state:6} {name_run(recipe)}  {folder.path}")
+
+
+def choose_runs(experiment: Experiment, arguments: argparse.Namespace) -> list[Recipe]:
     """Return the runs that the command line asks for."""
-    experiment = find_experiment(arguments.recipe)
     changes = parse_settings(arguments.settings)
     recipe = change_recipe(experiment.recipe, changes)
     experiment = dataclasses.replace(experiment, recipe=recipe)
@@ -75,7 +85,7 @@ def _choose_arms(experiment: Experiment, names: Sequence[str]) -> Experiment:
     return dataclasses.replace(experiment, arms=tuple(known[name] for name in names))
 
 
-def summarise(outcomes: Sequence[Outcome]) -> int:
+def summarise(name: str, outcomes: Sequence[Outcome]) -> int:
     """Print how many runs ended how, and each that did not end well."""
     diverged = [o for o in outcomes if o.record and o.record["status"] == "diverged"]
     failed = [o for o in outcomes if o.failure is not None]
@@ -85,5 +95,5 @@ def summarise(outcomes: Sequence[Outcome]) -> int:
     for outcome in failed:
         print(f"failed: {name_run(outcome.recipe)}: {outcome.failure}", file=sys.stderr)
     good = len(outcomes) - len(diverged) - len(failed)
-    print(f"{good} runs complete, {len(diverged)} diverged, {len(failed)} failed")
+    print(f"{name}: {good} runs complete, {len(diverged)} diverged, {len(failed)} failed")
     return 1 if diverged or failed else 0
