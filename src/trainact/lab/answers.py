@@ -18,12 +18,7 @@ from trainact.lab.outcomes import (
     read_outcomes,
 )
 from trainact.lab.speedups import SpeedUp, find_speed_ups
-from trainact.lab.statistics import (
-    compute_median,
-    compute_std,
-    compute_t_interval,
-    find_crossing,
-)
+from trainact.lab.statistics import compute_median, compute_std, compute_t_interval, find_crossing
 
 __all__ = [
     "Answers",
@@ -62,7 +57,7 @@ class Difference:
     arm: str
     budget: int
     n: int
-    mean: float | None  # percentage points
+    mean: float  # percentage points
     low: float | None  # 95 % t interval; None for one seed
     high: float | None
     per_seed: tuple[tuple[int, float], ...]
@@ -136,7 +131,7 @@ def answer(records: Sequence[Record], jobs: int = 1) -> Answers:
     for outcome in outcomes:
         groups.setdefault((outcome.arm, outcome.budget), []).append(outcome)
     differences, crossings, costs, missing = [], [], [], []
-    if not any(outcome.arm == BASELINE for outcome in outcomes):
+    if not any(arm == BASELINE for arm, _ in groups):
         missing.append("No run is of the arm plain, so that there is nothing to compare with.")
     for (arm, budget), runs in groups.items():
         plain = groups.get((BASELINE, budget), [])
@@ -184,8 +179,7 @@ def compare_accuracy(pairs: Pairs, runs: Sequence[Outcome] = ()) -> Difference:
     values = list(per_seed.values())
     low, high = compute_t_interval(values) or (None, None)
     return Difference(
-        arm=pairs[0][0].arm,
-        budget=pairs[0][0].budget,
+        *_identify(pairs),
         n=len(values),
         mean=statistics.fmean(values),
         low=low,
@@ -204,8 +198,7 @@ def cross_inside(pairs: Pairs) -> Crossing:
         for run, plain in pairs
     }
     return Crossing(
-        arm=pairs[0][0].arm,
-        budget=pairs[0][0].budget,
+        *_identify(pairs),
         n=len(per_seed),
         median=compute_median(list(per_seed.values())),
         never=sum(epoch is None for epoch in per_seed.values()),
@@ -226,14 +219,17 @@ def compare_time(pairs: Pairs) -> Cost | None:
     if not ratios:
         return None
     return Cost(
-        arm=pairs[0][0].arm,
-        budget=pairs[0][0].budget,
+        *_identify(pairs),
         n=len(ratios),
         ratio=statistics.median(ratios),
         low=min(ratios),
         high=max(ratios),
         same_machine=all(run.machine == plain.machine for run, plain in pairs),
     )
+
+
+def _identify(pairs: Pairs) -> tuple[str, int]:
+    return pairs[0][0].arm, pairs[0][0].budget
 
 
 def _pair(runs: Sequence[Outcome], plain: Sequence[Outcome]) -> Pairs:
@@ -247,11 +243,11 @@ def _pair(runs: Sequence[Outcome], plain: Sequence[Outcome]) -> Pairs:
 def _explain_no_pair(
     arm: str, budget: int, runs: Sequence[Outcome], plain: Sequence[Outcome]
 ) -> str:
-    where = f"{name_arm(arm)} at {budget} epochs has no difference to plain: "
+    reason = "no seed was completed by both"
     if not any(run.complete for run in runs):
-        return where + "all its runs diverged."
-    if not plain:
-        return where + "plain was not run with this budget."
-    if not any(run.complete for run in plain):
-        return where + "all runs of plain diverged."
-    return where + "no seed was completed by both."
+        reason = "all its runs diverged"
+    elif not plain:
+        reason = "plain was not run with this budget"
+    elif not any(run.complete for run in plain):
+        reason = "all runs of plain diverged"
+    return f"{name_arm(arm)} at {budget} epochs has no difference to plain: {reason}."

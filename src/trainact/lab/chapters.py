@@ -8,6 +8,7 @@ from trainact.lab.answers import Answers
 from trainact.lab.outcomes import BASELINE, Record, list_differences, name_arm
 from trainact.lab.tables import (
     Grid,
+    make_cost_grid,
     make_crossing_grid,
     make_final_grid,
     make_run_grid,
@@ -17,9 +18,9 @@ from trainact.lab.wording import (
     CROSSINGS_ARE_NOT_SPEED_UPS,
     HOW_SPEED_UPS_ARE_FOUND,
     HOW_TO_READ_INTERVALS,
+    SMOKE_NOTE,
     caution_about_time,
     give_verdicts,
-    tell_cost,
     tell_speed_up,
 )
 
@@ -34,11 +35,11 @@ GRADIENTS_DIFFER = (
 
 @dataclass(frozen=True)
 class Chapter:
-    """A heading and what stands under it: sentences, a list, tables, pictures, a command."""
+    """A heading and what stands under it, in the order of the fields."""
 
     title: str
     sentences: tuple[str, ...] = ()
-    items: tuple[str, ...] = ()
+    lists: tuple[tuple[str, tuple[str, ...]], ...] = ()  # each under its own heading
     grids: tuple[Grid, ...] = ()
     pictures: tuple[Picture, ...] = ()
     notes: tuple[str, ...] = ()
@@ -53,9 +54,8 @@ def ask_question(answers: Answers, records: Sequence[Record]) -> str:
     models = _join_distinct([record["model"]["name"] for record in records])
     data = _join_distinct([_describe_data(record["data"]) for record in records])
     return (
-        f"Trained from the same seeds, how much better does {models} end on {data} with "
-        f"{' or with '.join(others)} than plain, how much sooner does it get there, and what does "
-        "that cost?"
+        f"{models} on {data}, plain against {' / '.join(others)}: trained from the same seeds, how "
+        "much better does it end, how much sooner does it get there, and what does that cost?"
     )
 
 
@@ -64,41 +64,42 @@ def write_chapters(
 ) -> tuple[Chapter, ...]:
     """Return all chapters; each says what is missing where there is nothing to tell."""
     several = len(answers.budgets) > 1
-    verdicts = [f"{budget} epochs: {told}" for budget, told in give_verdicts(answers)]
-    sooner = tuple(map(tell_speed_up, answers.speed_ups))
-    costs = tuple(map(tell_cost, answers.costs))
     runs: tuple[Picture, ...] = ("accuracy", "gradients") if answers.outcomes else ()
     final, speed_ups = make_final_grid(answers), make_speed_up_grid(answers)
-    crossings, every = make_crossing_grid(answers), make_run_grid(answers)
+    crossings, costs = make_crossing_grid(answers), make_cost_grid(answers)
+    no_pair = ("No arm has a complete run beside one of plain.",)
     return (
         Chapter(
             "Verdict",
-            items=(*verdicts, *(f"Not told: {told}" for told in answers.missing)),
-            notes=(HOW_TO_READ_INTERVALS,) if answers.differences else (),
+            lists=_list_verdicts(answers),
+            notes=(HOW_TO_READ_INTERVALS,) if any(d.n > 1 for d in answers.differences) else (),
         ),
         Chapter("Accuracy at the end", grids=_keep(final)),
         Chapter("Curves", pictures=runs, notes=(GRADIENTS_DIFFER,) if runs else ()),
         Chapter(
             "How much sooner",
-            sentences=() if sooner else (_explain_none(several),),
-            items=sooner,
+            sentences=() if speed_ups.rows else (_explain_none(several),),
             grids=_keep(speed_ups),
             pictures=("budgets",) if several else (),
-            notes=(HOW_SPEED_UPS_ARE_FOUND,) if sooner else (),
+            notes=(HOW_SPEED_UPS_ARE_FOUND,) if speed_ups.rows else (),
         ),
         Chapter(
             "Crossings inside one run",
-            sentences=() if crossings.rows else ("No arm has a complete run beside plain's.",),
+            sentences=() if crossings.rows else no_pair,
             grids=_keep(crossings),
             notes=(CROSSINGS_ARE_NOT_SPEED_UPS,) if crossings.rows else (),
         ),
         Chapter(
             "What it costs",
-            sentences=() if costs else ("No arm has a complete run beside plain's.",),
-            items=costs,
-            notes=(caution_about_time(answers.jobs),) if costs else (),
+            sentences=() if costs.rows else no_pair,
+            grids=_keep(costs),
+            notes=(caution_about_time(answers.jobs),) if costs.rows else (),
         ),
-        Chapter("Every run", grids=_keep(every), items=tuple(_tell_recipes(answers, records))),
+        Chapter(
+            "Every run",
+            grids=_keep(make_run_grid(answers)),
+            notes=tuple(_tell_recipes(answers, records)),
+        ),
         Chapter("Made with", grids=_keep(_make_environment_grid(records))),
         Chapter("To repeat it", command=command),
     )
@@ -112,6 +113,19 @@ def list_environments(records: Sequence[Record]) -> list[dict[str, Any]]:
         if not any({**made, "date": None} == {**known, "date": None} for known in distinct):
             distinct.append(made)
     return distinct
+
+
+def _list_verdicts(answers: Answers) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the verdicts of each budget, the speed-ups at the largest, and what is not told."""
+    by_budget: dict[int, list[str]] = {}
+    for budget, told in give_verdicts(answers):
+        by_budget.setdefault(budget, []).append(told)
+    largest = max((found.budget for found in answers.speed_ups), default=None)
+    note = SMOKE_NOTE if answers.kind == "smoke" else ""
+    sooner = [note + tell_speed_up(f) for f in answers.speed_ups if f.budget == largest]
+    ends = [(f"At the end of {budget} epochs", told) for budget, told in by_budget.items()]
+    lists = [*ends[:1], ("How much sooner", sooner), *ends[1:], ("Not told", answers.missing)]
+    return tuple((heading, tuple(told)) for heading, told in lists if told)
 
 
 def _keep(grid: Grid) -> tuple[Grid, ...]:
@@ -134,8 +148,8 @@ def _tell_recipes(answers: Answers, records: Sequence[Record]) -> list[str]:
         for budget in answers.budgets:
             pair = firsts.get((arm, budget)), firsts.get((BASELINE, budget))
             if arm != BASELINE and pair[0] is not None and pair[1] is not None:
-                differing = "; ".join(list_differences(pair[0], pair[1])) or "nothing"
-                told.append(f"Recipe of {name_arm(arm)}, other than plain's: {differing}.")
+                differing = "; ".join(list_differences(pair[0], pair[1], BASELINE)) or "nothing"
+                told.append(f"The recipe of {name_arm(arm)} differs from plain's in {differing}.")
                 break
     return told
 

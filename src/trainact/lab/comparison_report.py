@@ -117,8 +117,9 @@ def render_report(title: str, answers: Answers, records: Sequence[Record], comma
 
 def _render(chapter: Chapter) -> list[str]:
     parts = [f"## {chapter.title}", *map(escape_markdown, chapter.sentences)]
-    if chapter.items:
-        parts.append("\n".join(f"- {escape_markdown(item)}" for item in chapter.items))
+    for heading, told in chapter.lists:
+        parts.append(f"### {heading}")
+        parts.append("\n".join(f"- {escape_markdown(item)}" for item in told))
     parts += [render_markdown(grid) for grid in chapter.grids]
     parts += [f"![{PICTURES[picture]}]({picture}.png)" for picture in chapter.pictures]
     parts += map(escape_markdown, chapter.notes)

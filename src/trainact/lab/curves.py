@@ -22,7 +22,11 @@ __all__ = ["draw_accuracy", "draw_budgets", "draw_gradients", "export_picture"]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Told apart by colour-blind eyes too (Okabe and Ito); plain is dark grey."""
 MARKERS = "osD^vP"
-WIDTH, HEIGHT = 4.6, 3.1
+WIDTH, HEIGHT = 4.0, 2.9
+DIVERGED = "diverged"
+TWO_COLUMNS = 26
+"""Letters of the longest label of which a legend still has room for two beside each other."""
+PLACE: Any = {"frameon": False, "columnspacing": 1.2, "handlelength": 1.8}
 LOOK: Any = {"font.size": 10, "svg.fonttype": "path", "svg.hashsalt": "trainact"}
 
 
@@ -61,43 +65,58 @@ def draw_gradients(answers: Answers, budgets: Sequence[int] | None = None) -> Fi
 def draw_budgets(answers: Answers) -> Figure:
     """Draw final accuracy over epochs, with arrows from plain's largest budget to the same height.
 
-    An arrow's length on the axis is the speed-up; the legend holds its number.
+    An arrow ends where its arm has that accuracy: its length on the axis is the speed-up.
     """
     with mpl.rc_context(LOOK):
         figure = _make_figure(answers, 1)
         axis = figure.subplots()
-        largest = max((found.budget for found in answers.speed_ups), default=None)
-        speed_ups = {found.arm: found for found in answers.speed_ups if found.budget == largest}
         for arm in answers.arms:
             told = [s for s in answers.summaries if s.arm == arm and s.mean is not None]
-            if not told:
-                continue
-            style, label = _style(answers, arm), _label(arm)
-            if found := speed_ups.get(arm):
-                label += f": {show_reach(found.reach)}"
-                if found.epochs is not None and found.epochs != found.budget:
-                    end, start = (found.epochs, found.target), (found.budget, found.target)
-                    arrow = {"arrowstyle": "->", "color": style["color"], "linewidth": 1.6}
-                    axis.annotate("", end, xytext=start, arrowprops=arrow)
-            axis.errorbar(
-                [summary.budget for summary in told],
-                [summary.mean or 0.0 for summary in told],
-                yerr=[summary.std or 0.0 for summary in told],
-                capsize=3,
-                marker=_marker(answers, arm),
-                markersize=5,
-                label=label,
-                **style,
-            )
-        budgets = answers.budgets
-        if budgets:
+            if told:
+                axis.errorbar(
+                    [summary.budget for summary in told],
+                    [summary.mean or 0.0 for summary in told],
+                    yerr=[summary.std or 0.0 for summary in told],
+                    capsize=3,
+                    marker=MARKERS[answers.arms.index(arm) % len(MARKERS)],
+                    markersize=5,
+                    label=_label(arm),
+                    **_style(answers, arm),
+                )
+        _draw_arrows(axis, answers)
+        if answers.budgets:
             axis.set_xscale("log")
-            axis.set_xticks(budgets, [str(budget) for budget in budgets])
+            axis.set_xticks(answers.budgets, [str(budget) for budget in answers.budgets])
             axis.minorticks_off()
         axis.set(xlabel="epochs of the whole run", ylabel="final test accuracy, %")
         axis.grid(alpha=0.3)
         _add_legend(figure, axis)
     return figure
+
+
+def _draw_arrows(axis: Axes, answers: Answers) -> None:
+    """Draw each speed-up at plain's largest budget, its number below the arrow's tip."""
+    largest = max((found.budget for found in answers.speed_ups), default=None)
+    shown = [
+        (found, found.epochs)
+        for found in answers.speed_ups
+        if found.budget == largest and found.epochs is not None and found.epochs != found.budget
+    ]
+    for row, (found, epochs) in enumerate(sorted(shown, key=lambda pair: pair[1])):
+        colour = _style(answers, found.arm)["color"]
+        arrow = {"arrowstyle": "->", "color": colour, "linewidth": 1.6}
+        start, end = (found.budget, found.target), (epochs, found.target)
+        axis.annotate("", end, xytext=start, arrowprops=arrow)
+        axis.annotate(
+            show_reach(found.reach),
+            end,
+            xytext=(0, -13 - 12 * row),
+            textcoords="offset points",
+            ha="center",
+            color=colour,
+            fontweight="bold",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
+        )
 
 
 def export_picture(figure: Figure, kind: str) -> bytes:
@@ -144,7 +163,8 @@ def _draw_runs(
         if len(runs) > 1 or not run.complete:
             axis.plot(*zip(*points, strict=True), **style | {"linewidth": 0.7, "alpha": 0.45})
         if points and not run.complete:
-            axis.plot(*points[-1], marker="x", markersize=8, **style | {"linestyle": "none"})
+            cross = {"marker": "x", "markersize": 9, "markeredgewidth": 2.5, "zorder": 5}
+            axis.plot(*points[-1], **style | cross | {"linestyle": "none"}, label=DIVERGED)
         for epoch, value in points if run.complete else ():
             by_epoch.setdefault(epoch, []).append(value)
     if runs:
@@ -167,12 +187,8 @@ def _style(answers: Answers, arm: str) -> dict[str, Any]:
     return {"color": colour, "linestyle": "-" if solid else "--"}
 
 
-def _marker(answers: Answers, arm: str) -> str:
-    return MARKERS[answers.arms.index(arm) % len(MARKERS)]
-
-
 def _make_figure(answers: Answers, panels: int) -> Figure:
-    extra = 0.27 * ((len(answers.arms) + 1) // 2)
+    extra = 0.24 * len(answers.arms)
     figure = Figure(figsize=(WIDTH, HEIGHT * panels + extra), layout="constrained")
     if answers.kind == "smoke":
         first, _, rest = SMOKE.partition(", ")
@@ -186,8 +202,12 @@ def _add_legend(figure: Figure, *axes: Axes) -> None:
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
+    if DIVERGED in entries:
+        entries[DIVERGED] = entries.pop(DIVERGED)  # last
     if entries:
-        figure.legend(entries.values(), entries, loc="outside lower center", ncols=2, frameon=False)
+        columns = 2 if max(map(len, entries)) <= TWO_COLUMNS else 1
+        handles = list(entries.values())
+        figure.legend(handles, list(entries), loc="outside lower center", ncols=columns, **PLACE)
     else:
         axes[0].text(0.5, 0.5, "no run to draw", ha="center", transform=axes[0].transAxes)
 

@@ -137,11 +137,11 @@ def order_arms(arms: Iterable[str]) -> list[str]:
     return sorted(set(arms), key=key)
 
 
-def list_differences(one: Record, other: Record) -> list[str]:
-    """Return the fields of two records' recipes that differ, as ``name value (other value)``."""
+def list_differences(one: Record, other: Record, title: str) -> list[str]:
+    """Return the fields of two records' recipes that differ, as ``name value (title: value)``."""
     mine, yours = _flatten(one["recipe"]), _flatten(other["recipe"])
     return [
-        f"{name} {mine.get(name)} (there {yours.get(name)})"
+        f"{name} {mine.get(name)} ({title}: {yours.get(name)})"
         for name in sorted(mine.keys() | yours.keys())
         if mine.get(name) != yours.get(name) and name not in FREE_FIELDS
     ]
@@ -151,11 +151,11 @@ def _check_recipes(records: Sequence[Record]) -> None:
     first: dict[tuple[str, int], Record] = {}
     for record in records:
         before = first.setdefault((record["arm"], record["budget"]), record)
-        differing = list_differences(record, before)
+        differing = list_differences(record, before, f"seed {before['seed']}")
         if differing:
             raise TrActValueError(
-                f"the runs of {record['arm']} with {record['budget']} epochs and seeds "
-                f"{before['seed']} and {record['seed']} had other recipes: {', '.join(differing)}."
+                f"runs of {record['arm']} with {record['budget']} epochs do not share a recipe. "
+                f"Seed {record['seed']} has {', '.join(differing)}."
             )
 
 

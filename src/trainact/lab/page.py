@@ -16,6 +16,11 @@ from trainact.lab.wording import SMOKE, show_accuracy, show_reach
 
 __all__ = ["render_answers", "render_page"]
 
+BUDGETS = (
+    "Final accuracy over epochs: mean and standard deviation. Arrows: the speed-up against plain "
+    "at its largest budget"
+)
+
 
 def render_page(title: str, command: str, records: Sequence[Record], jobs: int = 1) -> str:
     """Return the page: question, verdict, tables, pictures, every run, and how to repeat it.
@@ -51,9 +56,9 @@ def render_answers(title: str, command: str, answers: Answers, records: Sequence
 def _render(chapter: Chapter, answers: Answers) -> str:
     parts = [f"<section>\n<h2>{html.escape(chapter.title)}</h2>"]
     parts += [f"<p>{html.escape(sentence)}</p>" for sentence in chapter.sentences]
-    if chapter.items:
-        items = "\n".join(f"<li>{html.escape(item)}</li>" for item in chapter.items)
-        parts.append(f"<ul>\n{items}\n</ul>")
+    for heading, told in chapter.lists:
+        items = "\n".join(f"<li>{html.escape(item)}</li>" for item in told)
+        parts.append(f"<h3>{html.escape(heading)}</h3>\n<ul>\n{items}\n</ul>")
     parts += [render_html(grid) for grid in chapter.grids]
     for picture in chapter.pictures:
         figures = "\n".join(_draw(picture, answers))
@@ -67,10 +72,10 @@ def _render(chapter: Chapter, answers: Answers) -> str:
 def _draw(picture: str, answers: Answers) -> Iterable[str]:
     """Yield the figures of one picture: one for each budget, so that a phone stacks them."""
     if picture == "budgets":
-        yield _embed(draw_budgets(answers), "Final accuracy over epochs", _describe(answers))
+        yield _embed(draw_budgets(answers), BUDGETS, _describe(answers))
         return
     draw, what = {
-        "accuracy": (draw_accuracy, "Test accuracy per epoch"),
+        "accuracy": (draw_accuracy, "Test accuracy per epoch (thick: mean over seeds)"),
         "gradients": (draw_gradients, "Norm of the first layer's gradient per epoch"),
     }[picture]
     for budget in answers.budgets:

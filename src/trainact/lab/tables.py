@@ -4,6 +4,7 @@ A ``Grid`` is a table before it has a look; four functions give it one.
 """
 
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from trainact.lab.wording import (
 __all__ = [
     "Grid",
     "escape_markdown",
+    "make_cost_grid",
     "make_crossing_grid",
     "make_final_grid",
     "make_run_grid",
@@ -35,6 +37,9 @@ __all__ = [
     "render_rich",
     "render_text",
 ]
+
+LONG = 26
+"""A cell of more letters than this may break into lines."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,10 @@ def make_final_grid(answers: Answers) -> Grid:
                 show_accuracy(summary),
                 f"{summary.n}{lost}",
                 show_difference(differences.get(key)),
-                "1" if summary.arm == BASELINE else show_ratio(costs.get(key)),
+                "1×" if summary.arm == BASELINE else show_ratio(costs.get(key)),
             )
         )
-    head = ("arm", "epochs", "accuracy, %", "n", "difference to plain", "time/epoch")
+    head = ("arm", "epochs", "accuracy, %", "n", "difference to plain", "time per epoch")
     return Grid("Test accuracy at the end: mean ± standard deviation over seeds", head, tuple(rows))
 
 
@@ -82,7 +87,7 @@ def make_speed_up_grid(answers: Answers) -> Grid:
         )
         for found in answers.speed_ups
     ]
-    head = ("arm", "plain's epochs E", "plain's accuracy, %", "arm's epochs e", "E / e", "n")
+    head = ("arm", "plain's epochs E", "its accuracy, %", "arm's epochs e", "speed-up E / e", "n")
     return Grid("Epochs to plain's accuracy, between budgets run", head, tuple(rows))
 
 
@@ -97,8 +102,25 @@ def make_crossing_grid(answers: Answers) -> Grid:
         )
         for found in sorted(answers.crossings, key=lambda c: c.budget)
     ]
-    head = ("arm", "epochs of the run", "median epoch", "never")
+    head = ("arm", "epochs", "reached at (median)", "never")
     return Grid("First epoch at plain's final accuracy, inside one run", head, tuple(rows))
+
+
+def make_cost_grid(answers: Answers) -> Grid:
+    """Return what an epoch of training costs."""
+    rows = [
+        (
+            name_arm(cost.arm),
+            str(cost.budget),
+            show_ratio(cost),
+            f"{show_number(cost.low)}× to {show_number(cost.high)}×",
+            str(cost.n),
+            "same" if cost.same_machine else "different",
+        )
+        for cost in sorted(answers.costs, key=lambda c: c.budget)
+    ]
+    head = ("arm", "epochs", "median", "least to greatest", "n", "machines")
+    return Grid("Training time of an epoch, over plain's", head, tuple(rows))
 
 
 def make_run_grid(answers: Answers) -> Grid:
@@ -116,7 +138,7 @@ def make_run_grid(answers: Answers) -> Grid:
         for run in answers.outcomes
     ]
     head = ("arm", "epochs", "seed", "accuracy, %", "status", "seconds", "recipe")
-    return Grid("Every run", head, tuple(rows))
+    return Grid("All runs, complete or not", head, tuple(rows))
 
 
 def render_rich(grid: Grid) -> Table:
@@ -157,8 +179,13 @@ def render_markdown(grid: Grid) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return text that Markdown shows as it is, within a table too."""
-    return html.escape(" ".join(text.split()), quote=False).replace("|", "\\|")
+    r"""Return text that Markdown shows as it is, within a table too.
+
+    >>> escape_markdown("a|b <i> & < 1")
+    'a\\|b &lt;i> & < 1'
+    """
+    line = " ".join(text.split()).replace("|", "\\|")
+    return re.sub(r"<(?=[a-zA-Z/!?])", "&lt;", re.sub(r"&(?=[a-zA-Z#])", "&amp;", line))
 
 
 def render_html(grid: Grid) -> str:
@@ -167,16 +194,20 @@ def render_html(grid: Grid) -> str:
     head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in grid.head)
     body = "\n".join(
         f'<tr><th scope="row">{html.escape(row[0])}</th>'
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:])
+        + "".join(map(_render_cell, row[1:]))
         + "</tr>"
         for row in grid.rows
     )
-    kind = ' class="words"' if grid.words == len(grid.head) else ""
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{caption}">\n<table{kind}>'
-        f"<caption>{caption}</caption>\n<thead><tr>{head}</tr></thead>\n"
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{caption}">\n<table>'
+        f"<caption><span>{caption}</span></caption>\n<thead><tr>{head}</tr></thead>\n"
         f"<tbody>\n{body}\n</tbody></table>\n</div>"
     )
+
+
+def _render_cell(cell: str) -> str:
+    kind = ' class="long"' if len(cell) > LONG else ""
+    return f"<td{kind}>{html.escape(cell)}</td>"
 
 
 def print_final_table(answers: Answers, console: Console | None = None) -> None:

@@ -5,7 +5,7 @@ The terminal, the Markdown page and the HTML page all take their numbers and sen
 
 from collections.abc import Sequence
 
-from trainact.lab.answers import Answers, Cost, Crossing, Difference, Summary
+from trainact.lab.answers import Answers, Cost, Difference, Summary
 from trainact.lab.outcomes import BASELINE, name_arm
 from trainact.lab.speedups import Reach, SpeedUp
 
@@ -14,6 +14,7 @@ __all__ = [
     "HOW_SPEED_UPS_ARE_FOUND",
     "HOW_TO_READ_INTERVALS",
     "SMOKE",
+    "SMOKE_NOTE",
     "caution_about_time",
     "give_verdict",
     "give_verdicts",
@@ -23,12 +24,11 @@ __all__ = [
     "show_ratio",
     "show_reach",
     "show_speed_up",
-    "tell_cost",
-    "tell_crossing",
     "tell_speed_up",
 ]
 
 SMOKE = "SMOKE RUN: shows that everything works, says nothing about accuracy"
+SMOKE_NOTE = "SMOKE RUN, no verdict: "
 HOW_TO_READ_INTERVALS = (
     "Brackets are 95 % t intervals of the mean paired difference over seeds: same initial weights "
     "and same order of batches in both runs of a pair. They cover the seeds, not another choice of "
@@ -38,7 +38,8 @@ HOW_TO_READ_INTERVALS = (
 HOW_SPEED_UPS_ARE_FOUND = (
     "Each point is the end of a run with its own full learning-rate schedule. The arm's mean "
     "accuracy over the budgets run, joined by straight lines over the logarithm of the epochs, "
-    "first reaches plain's mean accuracy at E epochs after e epochs; the speed-up is E / e. "
+    "first reaches plain's mean accuracy at E epochs after e epochs; the speed-up is E / e. Both "
+    "means are over the seeds that have all these runs complete. "
     "Brackets are the 95 % percentile interval of 2,000 bootstrap resamples of the seeds, coarse "
     "for few seeds. Nothing is told beyond the budgets run: ≥ where the smallest budget already "
     "reaches it, < where the largest does not. Epochs are counted, not seconds."
@@ -71,7 +72,7 @@ def show_accuracy(summary: Summary) -> str:
 
 def show_difference(difference: Difference | None) -> str:
     """Return ``+1.90 [0.40, 3.40]``."""
-    if difference is None or difference.mean is None:
+    if difference is None:
         return "-"
     return show_number(difference.mean, sign=True) + _show_interval(difference)
 
@@ -100,7 +101,7 @@ def show_speed_up(found: SpeedUp) -> str:
 
 def give_verdict(difference: Difference, diverged: Sequence[int] = ()) -> str:
     """Return one honest sentence on one arm at one budget; ``diverged`` are seeds of the arm."""
-    title, mean, n = name_arm(difference.arm), difference.mean or 0.0, difference.n
+    title, mean, n = name_arm(difference.arm), difference.mean, difference.n
     low, high = difference.low, difference.high
     if low is None or high is None:
         told = (
@@ -115,11 +116,16 @@ def give_verdict(difference: Difference, diverged: Sequence[int] = ()) -> str:
     else:
         interval = _show_interval(difference)
         told = f"{title}: no clear difference: {show_number(mean)} points{interval}"
-    return told + (f" ({n} seeds)" if n > 1 else "") + _tell_diverged(diverged) + "."
+    unpaired = ", ".join(map(str, difference.unpaired))
+    alone = f"; left out for want of a complete plain run: seed {unpaired}" if unpaired else ""
+    return told + (f" ({n} seeds)" if n > 1 else "") + _tell_diverged(diverged) + alone + "."
 
 
 def give_verdicts(answers: Answers) -> list[tuple[int, str]]:
-    """Return ``(budget, sentence)`` for each arm, the largest budget first."""
+    """Return ``(budget, sentence)`` for each arm, the largest budget first.
+
+    Every sentence on smoke runs says that it is on smoke runs.
+    """
     differences = {(d.arm, d.budget): d for d in answers.differences}
     told = []
     for summary in answers.summaries:
@@ -135,7 +141,8 @@ def give_verdicts(answers: Answers) -> list[tuple[int, str]]:
         else:
             reached = f"{title} reaches {show_accuracy(summary)} %{_tell_seeds(summary)}"
             told.append((summary.budget, f"{reached}; it has no pair with plain."))
-    return sorted(told, key=lambda item: -item[0])
+    note = SMOKE_NOTE if answers.kind == "smoke" else ""
+    return [(budget, note + text) for budget, text in sorted(told, key=lambda item: -item[0])]
 
 
 def tell_speed_up(found: SpeedUp) -> str:
@@ -143,36 +150,14 @@ def tell_speed_up(found: SpeedUp) -> str:
     title, kind = name_arm(found.arm), found.reach.kind
     goal = f"plain's accuracy of {found.budget} epochs ({show_number(found.target)} %)"
     if kind == "below":
-        most = max(found.budgets)
-        told = f"{title} does not reach {goal} within {most} epochs: not reached"
-        return f"{told}, {show_speed_up(found)}{_count(len(found.seeds))}."
+        told = f"{title} does not reach {goal} within {max(found.budgets)} epochs: a speed-up "
+        return f"{told}{show_speed_up(found)}{_count(len(found.seeds))}."
     when = f"after {show_number(found.epochs or 0, 1)} epochs"
     if kind == "at least":
         when = f"already at its smallest budget, {min(found.budgets)} epochs"
-    sooner = "slower" if kind == "equal" and found.reach.factor < 1 else "sooner"
-    return (
-        f"{title} reaches {goal} {when}: {show_speed_up(found)} {sooner}{_count(len(found.seeds))}."
-    )
-
-
-def tell_crossing(found: Crossing) -> str:
-    """Return the sentence of one crossing."""
-    where = f"{name_arm(found.arm)} in runs of {found.budget} epochs"
-    never = f"; never in {found.never} of {found.n}" if found.never else ""
-    if found.median is None:
-        return f"{where} reaches plain's final accuracy in too few runs for a median{never}."
-    return f"{where}: at epoch {show_number(found.median, 1)}{_count(found.n)}{never}."
-
-
-def tell_cost(cost: Cost) -> str:
-    """Return the sentence of one cost."""
-    told = (
-        f"{name_arm(cost.arm)} in runs of {cost.budget} epochs: an epoch takes "
-        f"{show_ratio(cost)} plain's time{_count(cost.n)}"
-    )
-    if cost.n > 1:
-        told += f", from {show_number(cost.low)} to {show_number(cost.high)}"
-    return told + ("." if cost.same_machine else "; the runs were on different machines.")
+    slower = "; below 1 is slower" if kind == "equal" and found.reach.factor < 1 else ""
+    told = f"{title} reaches {goal} {when}: a speed-up of {show_speed_up(found)}"
+    return f"{told}{_count(len(found.seeds))}{slower}."
 
 
 def caution_about_time(jobs: int) -> str:
@@ -182,7 +167,7 @@ def caution_about_time(jobs: int) -> str:
         "first left out)."
     )
     if jobs <= 1:
-        return f"{how} One run at a time had the machine; trainact bench measures this closer."
+        return f"{how} The runs had the machine one by one; trainact bench measures this closer."
     return (
         f"{how} CAUTION: {jobs} runs shared the machine and slowed each other, so that these "
         "ratios are not to be trusted closely; trainact bench measures the cost alone."
