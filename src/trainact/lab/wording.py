@@ -5,8 +5,9 @@ The terminal, the Markdown page and the HTML page all take their numbers and sen
 
 from collections.abc import Sequence
 
-from trainact.lab.answers import Answers, Cost, Difference, Summary
+from trainact.lab.answers import Answers, Summary
 from trainact.lab.outcomes import BASELINE, name_arm
+from trainact.lab.pairs import Cost, Difference
 from trainact.lab.speedups import Reach, SpeedUp
 
 __all__ = [
