@@ -31,7 +31,7 @@ from trainact.lab.wording import SMOKE
 
 COMMAND = "trainact compare --arms plain,tract-0.1 --budgets 2,4"
 VOID = {"meta", "img", "br", "hr", "link", "input"}
-EVIL = "<script>alert('1')</script>\"&|$x$[red]"
+EVIL = "<script>alert('1')</script>\"&|$\\nope{$[red]"
 
 
 class Page(HTMLParser):
