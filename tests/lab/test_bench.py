@@ -9,8 +9,8 @@ from torch import nn
 
 from trainact.lab import cli, pages
 from trainact.lab.contests import LAYERS, NETWORKS, LayerContest
+from trainact.lab.networks.vit import CifarViT
 from trainact.lab.timing import compare_times, measure_peak_memory, summarise
-from trainact.lab.vit import CifarViT
 
 pytest.importorskip("rich", reason="trainact bench needs the extra 'bench'")
 CPU = torch.device("cpu")

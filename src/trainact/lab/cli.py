@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import trainact
 from trainact.errors import TrActError
+from trainact.lab.settings import gather_settings
 
 __all__ = ["main"]
 
@@ -25,6 +26,8 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "compare": Command("trainact.lab.compare", "lab", "train plain and with TrAct, and compare"),
+    "run": Command("trainact.lab.run", "lab", "do the runs of a recipe"),
     "bench": Command("trainact.lab.bench", "bench", "measure what TrAct costs on this machine"),
     "inspect": Command("trainact.lab.inspection", "lab", "show the first layers of a named model"),
 }
@@ -43,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = importlib.import_module(command.module)
         own = argparse.ArgumentParser(f"trainact {name}", description=command.summary)
         module.add_arguments(own)
-        return int(module.run(own.parse_args(arguments[1:])) or 0)
+        return int(module.run(own.parse_intermixed_args(gather_settings(arguments[1:]))) or 0)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("trainact"):
             raise

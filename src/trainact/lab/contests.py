@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from trainact import TrAct, find_first_layers
 from trainact.gradient import Memory, apply_precondition
+from trainact.lab.networks.vit import CifarViT
 from trainact.lab.timing import Work
 from trainact.lab.vision import import_torchvision
-from trainact.lab.vit import CifarViT
 from trainact.rows import patches_of_layer
 from trainact.settings import DEFAULT_LAM, Options
 

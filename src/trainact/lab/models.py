@@ -14,7 +14,7 @@ from torch import nn
 from trainact.errors import TrActValueError
 from trainact.lab.vision import import_torchvision
 
-__all__ = ["NamedModel", "build_model", "hide_values", "list_names"]
+__all__ = ["NamedModel", "build_model", "build_with_values", "hide_values", "list_names"]
 
 SOURCES = ("timm", "torchvision", "hf")
 
@@ -47,6 +47,17 @@ def build_model(reference: str, image_size: int | None = None, **config: Any) ->
         warnings.simplefilter("ignore")
         model = hide_values(lambda: build(name, image_size, config))
     return NamedModel(source, name, model)
+
+
+def build_with_values(source: str, name: str, image_size: int, /, **options: Any) -> nn.Module:
+    """Build a model of timm or torchvision with random weights.
+
+    Raises:
+        TrActValueError: the source has no such model; the text names the nearest.
+    """
+    source, name = _resolve(f"{source}:{name}")
+    build = {"timm": _build_timm, "torchvision": _build_torchvision}[source]
+    return build(name, image_size, options)
 
 
 def hide_values(build: Callable[[], nn.Module]) -> nn.Module:

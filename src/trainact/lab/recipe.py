@@ -69,6 +69,7 @@ class TractFields:
     lam: float = 0.1  # λ in the paper
     layers: tuple[str, ...] = ()  # empty: found by tracing
     sync: bool = False  # share the second moment over ranks
+    moment: Literal["float32", "float64"] = "float32"  # of its products; float64 for raw pixels
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ class RunFields:
     """The seed, and everything about the machine."""
 
     seed: int = 0
+    arm: str = ""  # what this run is called in a comparison
     device: str = "auto"
     precision: Literal["no", "bf16", "fp16"] = "no"
     accumulation: int = 1  # micro-batches of a step
@@ -141,7 +143,7 @@ TABLES: dict[str, Any] = {
     "schedule": ScheduleFields,
     "run": RunFields,
 }
-HARMLESS = {"run.checkpoint_seconds", "run.tracker", "data.workers", "data.folder"}
+HARMLESS = {"run.arm", "run.checkpoint_seconds", "run.tracker", "data.workers", "data.folder"}
 """Fields that do not change what a run computes, and so not what it is."""
 
 

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainact.lab.networks.patch_norm import embed_patches
+
 __all__ = ["CifarViT"]
 
 
@@ -21,6 +23,8 @@ class CifarViT(nn.Module):
         width: of tokens and of the hidden layer of the MLP.
         depth: blocks.
         heads: a divisor of ``width``.
+        patch_norm: what is done around the embedding: "none", "patch" (PatchNorm) or "dual"
+            (DualPatchNorm).
     """
 
     def __init__(
@@ -33,10 +37,11 @@ class CifarViT(nn.Module):
         width: int = 384,
         depth: int = 7,
         heads: int = 12,
+        patch_norm: str = "none",
     ) -> None:
         super().__init__()
         self.patch_size = image_size // patches
-        self.embed = nn.Linear(in_channels * self.patch_size**2, width)
+        self.embed = embed_patches(in_channels * self.patch_size**2, width, patch_norm)
         self.class_token = nn.Parameter(torch.randn(1, 1, width))
         self.positions = nn.Parameter(torch.randn(1, patches**2 + 1, width))
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))

@@ -1,0 +1,186 @@
+"""Batches of a run: their order, which rank has which images, and what the network is given.
+
+Everything random depends on the seed, the epoch and the place in it, never on what came before or
+on the number of ranks. A run can therefore begin at any batch of any epoch.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from trainact.errors import TrActValueError
+from trainact.lab.augment import augment, draw_augmentation
+from trainact.lab.data.images import ImageData, Images, ImageStream, ImageTensor
+from trainact.lab.randomness import make_generator
+from trainact.lab.recipe import DataFields
+from trainact.lab.stream import StreamDataset, make_loader
+
+__all__ = ["Batches", "EvaluationBatches", "Place", "Share", "Standard", "measure_standard"]
+
+EVALUATION_BATCH = 500
+MEASURED_IMAGES = 512
+
+
+class Standard(NamedTuple):
+    """Mean and deviation of each channel, of values in [0, 1]."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+class Share(NamedTuple):
+    """Images [N, C, H, W] as the network takes them, their labels [N], and where they come from."""
+
+    images: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Place:
+    """This process among all: its rank, how many there are, and its device."""
+
+    rank: int
+    ranks: int
+    device: torch.device
+
+
+def measure_standard(data: ImageData, fields: DataFields) -> Standard:
+    """Return the recipe's mean and deviation, or those of the training images."""
+    if fields.mean:
+        return Standard(fields.mean, fields.std)
+    if isinstance(data.train, ImageTensor):
+        pixels = data.train.images
+    else:
+        chosen = torch.randperm(len(data.train), generator=make_generator("standard"))
+        part = data.train.select(chosen[:MEASURED_IMAGES])
+        size = fields.image_size
+        dataset = StreamDataset(part, fields, size, train=False, seed=0)
+        pixels = torch.stack([dataset[0, i, i][0] for i in range(len(part))])
+    channels = pixels.transpose(0, 1).flatten(1)
+    means, deviations = [], []
+    for channel in channels:
+        counts = torch.bincount(channel, minlength=256).double() / channel.numel()
+        levels = torch.arange(256, dtype=torch.float64) / 255
+        mean = float((counts * levels).sum())
+        means.append(mean)
+        deviations.append(max(float((counts * (levels - mean) ** 2).sum().sqrt()), 1e-3))
+    return Standard(tuple(means), tuple(deviations))
+
+
+class Batches:
+    """The training batches of one rank."""
+
+    def __init__(
+        self, images: Images, fields: DataFields, standard: Standard, seed: int, place: Place
+    ) -> None:
+        self.fields, self.seed, self.place = fields, seed, place
+        self.labels = images.labels
+        self.normalise = _Normaliser(fields, standard, place.device)
+        self.stream = None
+        if isinstance(images, ImageStream):
+            self.stream = StreamDataset(images, fields, fields.image_size, train=True, seed=seed)
+        else:
+            self.images = images.images.to(place.device)
+        whole, rest = divmod(len(images), fields.batch_size)
+        self.steps = whole + (1 if rest and not fields.drop_last else 0)
+        if not self.steps:
+            raise TrActValueError(
+                f"{len(images)} training images do not fill one batch of {fields.batch_size}, and "
+                "data.drop_last is on; take a smaller data.batch_size."
+            )
+        smallest = fields.batch_size if fields.drop_last or not rest else rest
+        self.smallest = smallest
+
+    def order(self, epoch: int) -> Tensor:
+        """Return the order [N] of the images in an epoch."""
+        generator = make_generator(self.seed, "order", epoch)
+        return torch.randperm(len(self.labels), generator=generator)
+
+    def read(self, epoch: int, start: int) -> Iterator[tuple[Share, int]]:
+        """Yield this rank's share of each batch from ``start`` on, and the whole batch's count."""
+        batches = self.order(epoch).split(self.fields.batch_size)[: self.steps]
+        if self.stream is None:
+            for step in range(start, self.steps):
+                yield self._take(epoch, step, batches[step]), len(batches[step])
+            return
+        rank, ranks = self.place.rank, self.place.ranks
+        starts = [step * self.fields.batch_size for step in range(self.steps)]
+        shares = [
+            [
+                (epoch, starts[step] + int(position), int(index))
+                for position, index in zip(
+                    torch.arange(len(batches[step])).tensor_split(ranks)[rank],
+                    batches[step].tensor_split(ranks)[rank],
+                    strict=True,
+                )
+            ]
+            for step in range(start, self.steps)
+        ]
+        loader = make_loader(self.stream, shares, self.fields.workers)
+        for step, (pixels, labels) in zip(range(start, self.steps), loader, strict=True):
+            share = Share(self.normalise(pixels.to(self.place.device)), labels)
+            yield Share(share.images, labels.to(self.place.device)), len(batches[step])
+
+    def _take(self, epoch: int, step: int, batch: Tensor) -> Share:
+        generator = make_generator(self.seed, "augment", epoch, step)
+        draws = draw_augmentation(len(batch), self.fields, generator)
+        mine = torch.arange(len(batch)).tensor_split(self.place.ranks)[self.place.rank]
+        indices = batch[mine].to(self.place.device)
+        pixels = augment(self.images[indices], draws.select(mine))
+        return Share(self.normalise(pixels), self.labels[batch[mine]].to(self.place.device))
+
+    def hash_order(self, epoch: int, before: str) -> str:
+        """Return a digest of the order of this epoch and of ``before``, that of earlier ones."""
+        return hashlib.sha256(before.encode() + self.order(epoch).numpy().tobytes()).hexdigest()
+
+
+class EvaluationBatches:
+    """The test images of one rank, in batches."""
+
+    def __init__(
+        self, images: Images, fields: DataFields, standard: Standard, place: Place
+    ) -> None:
+        self.place, self.fields = place, fields
+        self.normalise = _Normaliser(fields, standard, place.device)
+        mine = torch.arange(len(images)).tensor_split(place.ranks)[place.rank]
+        self.images = images.select(mine)
+
+    def read(self) -> Iterator[Share]:
+        """Yield batches that together hold each image once."""
+        size, device = EVALUATION_BATCH, self.place.device
+        if isinstance(self.images, ImageTensor):
+            for pixels, labels in zip(
+                self.images.images.split(size), self.images.labels.split(size), strict=True
+            ):
+                yield Share(self.normalise(pixels.to(device)), labels.to(device))
+            return
+        dataset = StreamDataset(self.images, self.fields, self.fields.image_size, False, 0)
+        places = [(0, i, i) for i in range(len(self.images))]
+        batches = [places[i : i + size // 4] for i in range(0, len(places), size // 4)]
+        for pixels, labels in make_loader(dataset, batches, self.fields.workers):
+            yield Share(self.normalise(pixels.to(device)), labels.to(device))
+
+
+class _Normaliser:
+    """From uint8 to what the recipe feeds: standardised, in [0, 1], or raw."""
+
+    def __init__(self, fields: DataFields, standard: Standard, device: torch.device) -> None:
+        self.values = fields.values
+        self.mean = torch.tensor(standard.mean, device=device)[:, None, None] * 255
+        self.factor = 1 / (torch.tensor(standard.std, device=device)[:, None, None] * 255)
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        match self.values:
+            case "raw":
+                return pixels.float()
+            case "unit":
+                return pixels.float() / 255
+        if pixels.shape[1] != len(self.mean):
+            raise TrActValueError(
+                f"data.mean has {len(self.mean)} channels, the images have {pixels.shape[1]}."
+            )
+        return (pixels.float() - self.mean) * self.factor

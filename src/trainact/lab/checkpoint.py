@@ -1,0 +1,100 @@
+"""Checkpoints: the whole state of a run in one safetensors file, which holds no code.
+
+A file's name tells its step and its SHA-256, so a damaged one is recognised without any index. The
+newest two are kept: where the newest is damaged, the one before serves.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from trainact.errors import TrActTypeError
+from trainact.lab.files import set_aside, write_atomically
+
+__all__ = ["load_checkpoint", "remove_checkpoints", "save_checkpoint"]
+
+_NAME = re.compile(r"checkpoint-(\d{9})-([0-9a-f]{16})\.safetensors")
+KEPT = 2
+
+
+def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
+    """Write the state of a run after ``step`` steps: nested dicts and lists of tensors and numbers.
+
+    Raises:
+        StorageError: it could not be written; earlier checkpoints are kept.
+    """
+    tensors: dict[str, Tensor] = {}
+    skeleton = json.dumps(_pack(state, "state", tensors))
+    content = safetensors.torch.save(tensors, metadata={"skeleton": skeleton})
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    path = folder / f"checkpoint-{step:09d}-{digest}.safetensors"
+    write_atomically(path, content)
+    for _, older in _list(folder)[KEPT:]:
+        older.unlink(missing_ok=True)
+    return path
+
+
+def load_checkpoint(folder: Path, report: Callable[[str], None]) -> dict[str, Any] | None:
+    """Return the newest state that is whole, or None; damaged files are reported and set aside."""
+    for _, path in _list(folder):
+        content = path.read_bytes()
+        match = _NAME.fullmatch(path.name)
+        if match is not None and hashlib.sha256(content).hexdigest()[:16] == match[2]:
+            tensors = safetensors.torch.load(content)
+            length = int.from_bytes(content[:8], "little")
+            header = json.loads(content[8 : 8 + length])
+            return _unpack(json.loads(header["__metadata__"]["skeleton"]), tensors)
+        kept = set_aside(path)
+        report(f"checkpoint {path.name} is damaged; it is kept as {kept.name} and not used")
+    return None
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints of a run that has ended; damaged ones stay."""
+    for _, path in _list(folder):
+        path.unlink(missing_ok=True)
+
+
+def _list(folder: Path) -> list[tuple[int, Path]]:
+    """Return (step, path) of all checkpoints, newest first."""
+    matches = ((_NAME.fullmatch(path.name), path) for path in folder.glob("checkpoint-*"))
+    found = [(int(match[1]), path) for match, path in matches if match is not None]
+    return sorted(found, key=lambda pair: pair[0], reverse=True)
+
+
+def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Return ``value`` as JSON can hold it, with its tensors moved to ``tensors`` by name."""
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().cpu().contiguous().clone()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {"dict": [[k, _pack(v, f"{name}.{k}", tensors)] for k, v in value.items()]}
+    if isinstance(value, list | tuple):
+        items = [_pack(item, f"{name}.{i}", tensors) for i, item in enumerate(value)]
+        return {type(value).__name__: items}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    raise TrActTypeError(
+        f"{name} of a checkpoint is a {type(value).__name__}; only tensors, numbers, text, lists "
+        "and dicts can be kept without pickling."
+    )
+
+
+def _unpack(packed: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
+    [(kind, content)] = packed.items()
+    match kind:
+        case "tensor":
+            return tensors[content]
+        case "dict":
+            return {key: _unpack(item, tensors) for key, item in content}
+        case "list":
+            return [_unpack(item, tensors) for item in content]
+        case "tuple":
+            return tuple(_unpack(item, tensors) for item in content)
+    return content

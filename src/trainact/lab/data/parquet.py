@@ -1,0 +1,180 @@
+"""Images in Arrow tables: parquet files as the Hugging Face hub has them, or its own tables."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainact.lab.data.images import DataError, ImageStream
+from trainact.lab.data.pictures import open_picture
+from trainact.lab.data.selection import Parts
+
+__all__ = ["TableReader", "find_parquet", "parts_from_tables", "read_parquet"]
+
+TEST_SPLITS = ("test", "validation", "valid", "val")
+INNER_FOLDERS = ("data", "plain_text", "default")
+IMAGE_COLUMNS = ("img", "image")
+LABEL_COLUMNS = ("label", "fine_label", "labels")
+
+
+@dataclass(frozen=True, eq=False)
+class TableReader:
+    """Reads the images of a column, which holds their encoded bytes.
+
+    Attributes:
+        column: pyarrow chunked array of {bytes, path} or of bytes.
+        origin: what an error calls the table.
+    """
+
+    column: Any
+    origin: str
+
+    def __call__(self, row: int) -> Any:
+        """Return the image of a row as a PIL image in RGB."""
+        encoded, _ = self._find(row)
+        name, _ = self.describe(row)
+        return open_picture(b"" if encoded is None else encoded.to_pybytes(), self._name(row, name))
+
+    def describe(self, row: int) -> tuple[str, int]:
+        """Return the path that the table notes for an image, or its row, and its size in bytes."""
+        encoded, path = self._find(row)
+        return path or str(row), 0 if encoded is None else encoded.size
+
+    def _find(self, row: int) -> tuple[Any, str | None]:
+        cell = self.column[row]
+        path = None
+        if hasattr(cell, "keys"):
+            path = cell["path"].as_py() if "path" in cell.keys() else None  # noqa: SIM118
+            cell = cell["bytes"]
+        return cell.as_buffer() if cell.is_valid else None, path
+
+    def _name(self, row: int, path: str) -> str:
+        return f"{self.origin}, row {row}" + (f" ({path})" if path != str(row) else "")
+
+
+def find_parquet(folder: Path) -> dict[str, list[Path]]:
+    """Return the parquet files of each split, in the folder or where the hub keeps them in it."""
+    for place in (folder, *(folder / name for name in (*INNER_FOLDERS, folder.resolve().name))):
+        found = {
+            split: files
+            for split in ("train", *TEST_SPLITS)
+            if (files := sorted(place.glob(f"{split}*.parquet")))
+        }
+        if "train" in found:
+            return found
+    return {}
+
+
+def read_parquet(folder: Path, files: Mapping[str, list[Path]]) -> Parts:
+    """Return the images of a folder's parquet files.
+
+    Args:
+        folder: names the data set.
+        files: those of each split, as `find_parquet` gives them.
+
+    Raises:
+        DataError: a file is damaged, or has no images or no labels.
+    """
+    tables = {split: partial(_read_files, paths) for split, paths in files.items()}
+    return parts_from_tables(folder.resolve().name, tables, str(folder))
+
+
+def parts_from_tables(name: str, tables: Mapping[str, Callable[[], Any]], origin: str) -> Parts:
+    """Return the training and the test images of pyarrow tables, made by a function a split.
+
+    Test images are those of the first of `TEST_SPLITS` that is there and has labels; the hub keeps
+    some with -1 in place of every label.
+
+    Raises:
+        DataError: there is no such split, or a table has no images or no labels.
+    """
+    if "train" not in tables:
+        raise DataError(f"{origin} has no split 'train'; it has {', '.join(tables) or 'none'}.")
+    table = tables["train"]()
+    train = _make_stream(table, f"{origin}, train")
+    for split in TEST_SPLITS:
+        if split in tables:
+            test = _make_stream(tables[split](), f"{origin}, {split}")
+            if bool((test.labels >= 0).any()):
+                return Parts(name, train, test, _name_classes(table, train.labels))
+    raise DataError(
+        f"{origin} has no labelled split to test on ({', '.join(TEST_SPLITS)}); it has "
+        f"{', '.join(tables)}."
+    )
+
+
+def _read_files(files: list[Path]) -> Any:
+    import pyarrow
+    import pyarrow.parquet
+
+    tables = []
+    for file in files:
+        try:
+            schema = pyarrow.parquet.read_schema(file)
+            columns = [_find_image_column(schema, file), _find_label_column(schema, file)]
+            tables.append(pyarrow.parquet.read_table(file, columns=columns))
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DataError(
+                f"{file} cannot be read as parquet ({error}). Obtain it again."
+            ) from error
+    return pyarrow.concat_tables(tables)
+
+
+def _make_stream(table: Any, origin: str) -> ImageStream:
+    images = table.column(_find_image_column(table.schema, origin))
+    labels = table.column(_find_label_column(table.schema, origin))
+    if labels.null_count:
+        raise DataError(f"{origin}: {labels.null_count} images have no label.")
+    return ImageStream(
+        TableReader(images, origin),
+        tuple(range(len(images))),
+        torch.tensor(labels.to_pylist(), dtype=torch.int64),
+    )
+
+
+def _find_image_column(schema: Any, origin: Any) -> str:
+    """Return the column of {bytes, path}; or of bytes, if it is called img or image."""
+    import pyarrow.types as kinds
+
+    for field in schema:
+        if kinds.is_struct(field.type) and field.type.get_field_index("bytes") >= 0:
+            return field.name
+    for field in schema:
+        binary = kinds.is_binary(field.type) or kinds.is_large_binary(field.type)
+        if binary and field.name in IMAGE_COLUMNS:
+            return field.name
+    raise DataError(
+        f"{origin}: no column of images ({{bytes, path}}, or bytes called img or image) among "
+        f"{', '.join(schema.names)}."
+    )
+
+
+def _find_label_column(schema: Any, origin: Any) -> str:
+    """Return the column called label, fine_label or labels, or the only one of whole numbers."""
+    import pyarrow.types as kinds
+
+    whole = [field.name for field in schema if kinds.is_integer(field.type)]
+    for name in LABEL_COLUMNS:
+        if name in whole:
+            return name
+    if len(whole) == 1:
+        return whole[0]
+    raise DataError(
+        f"{origin}: no column of labels (whole numbers called label, fine_label or labels) among "
+        f"{', '.join(schema.names)}."
+    )
+
+
+def _name_classes(table: Any, labels: Tensor) -> tuple[str, ...]:
+    """Return the names that the hub's metadata give to the labels, or the numbers."""
+    metadata = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
+    features = metadata.get("info", {}).get("features", {})
+    names = features.get(_find_label_column(table.schema, ""), {}).get("names")
+    if names:
+        return tuple(names)
+    return tuple(str(label) for label in range(int(labels.max()) + 1 if len(labels) else 0))

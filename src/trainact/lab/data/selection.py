@@ -1,0 +1,84 @@
+"""Which images of a data set a run uses: fewer of them, and some held out of training."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainact.lab.data.images import DataError, Images
+from trainact.lab.recipe import DataFields
+
+__all__ = ["Parts", "order_by_class", "select_images"]
+
+SEED = 0  # not the run's: all runs of a comparison see the same images
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A data set as its source gives it: all images, in memory or not."""
+
+    name: str
+    train: Images
+    test: Images
+    classes: tuple[str, ...]
+
+
+def select_images(parts: Parts, fields: DataFields) -> tuple[Images, Images]:
+    """Return the images to train on and to test on.
+
+    Held-out images are chosen before the others, so ``train_images`` never brings one of them into
+    training. Fewer images are always a part of more, and classes keep their proportions.
+
+    Raises:
+        DataError: there are not so many images.
+    """
+    name, num_held_out = parts.name, fields.held_out
+    order = order_by_class(parts.train.labels)
+    if num_held_out >= len(order):
+        raise DataError(
+            f"data.held_out is {num_held_out}, but {name} has {len(order)} training images. Hold "
+            "out fewer."
+        )
+    rest = order[num_held_out:]
+    _check_count("data.train_images", fields.train_images, len(rest), name, num_held_out)
+    train = _take(parts.train, rest[: fields.train_images or None])
+    if fields.evaluate_on == "held-out":
+        return train, _take(parts.train, order[:num_held_out])
+    _check_count("data.test_images", fields.test_images, len(parts.test), name, 0)
+    test_order = order_by_class(parts.test.labels)
+    return train, _take(parts.test, test_order[: fields.test_images or None])
+
+
+def order_by_class(labels: Tensor) -> Tensor:
+    """Return a shuffle of all indices [N] of which every beginning has the classes' proportions.
+
+    Each class is shuffled and spread evenly over the whole: its k-th of n images stands at the
+    place (k + 1/2) / n. Equally large classes thus take turns.
+    """
+    generator = torch.Generator().manual_seed(SEED)
+    places = torch.empty(len(labels), dtype=torch.float64)
+    for label in labels.unique().tolist():
+        members = torch.nonzero(labels == label).flatten()
+        members = members[torch.randperm(len(members), generator=generator)]
+        steps = torch.arange(len(members), dtype=torch.float64)
+        places[members] = (steps + 0.5) / len(members)
+    by_label = torch.argsort(labels, stable=True)
+    return by_label[torch.argsort(places[by_label], stable=True)]
+
+
+def _take(images: Images, indices: Tensor) -> Images:
+    """Return the images at ``indices`` in the order of the data set."""
+    if len(indices) == len(images):
+        return images
+    return images.select(indices.sort().values)
+
+
+def _check_count(field: str, wanted: int, present: int, name: str, held_out: int) -> None:
+    if wanted <= present:
+        return
+    part = field.removeprefix("data.").removesuffix("_images").replace("train", "training")
+    left = f" that are not held out (data.held_out is {held_out})" if held_out else ""
+    raise DataError(
+        f"{field} is {wanted}, but {name} has {present} {part} images{left}. Ask for at most "
+        f"{present}, or 0 for all."
+    )

@@ -1,0 +1,88 @@
+"""From the name of a data set to its images."""
+
+import re
+from pathlib import Path
+
+from trainact.errors import TrActValueError
+from trainact.lab.data import photos
+from trainact.lab.data.cifar import load_cifar
+from trainact.lab.data.fingerprint import compute_fingerprint
+from trainact.lab.data.folder import read_folder
+from trainact.lab.data.hub import load_from_hub
+from trainact.lab.data.images import DataError, ImageData, Images
+from trainact.lab.data.npz import read_npz
+from trainact.lab.data.parquet import find_parquet, read_parquet
+from trainact.lab.data.selection import Parts, select_images
+from trainact.lab.data.storage import store_images
+from trainact.lab.fields import name_nearest
+from trainact.lab.recipe import DataFields
+
+__all__ = ["NAMES", "load_data"]
+
+NAMES = ("photos", "cifar10", "cifar100")
+ACCEPTED = (
+    "Accepted are photos, cifar10, cifar100, the path of a folder of images (ROOT/train/CLASS/*) "
+    "or of parquet files, the path of an .npz file, and owner/name on the Hugging Face hub."
+)
+
+
+def load_data(fields: DataFields) -> ImageData:
+    """Return the data set that ``fields`` name, its images selected and stored as they say.
+
+    Raises:
+        DataError: images are missing, damaged, or not what they should be.
+        TrActValueError: there is no such data set.
+    """
+    if fields.folder and fields.name not in {"cifar10", "cifar100"}:
+        raise TrActValueError(
+            f"data.folder is where cifar10 or cifar100 lies, but data.name is {fields.name!r}. To "
+            "train on a folder of images give its path as data.name."
+        )
+    if fields.name == "photos":
+        name, classes = "photos", photos.CLASSES
+        train, test = _draw_photos(fields)
+    else:
+        parts = _find_parts(fields)
+        name, classes = parts.name, parts.classes
+        ImageData(name, parts.train, parts.test, classes, "")  # checks all labels
+        train, test = select_images(parts, fields)
+    train, test = store_images(train, test, fields)
+    return ImageData(name, train, test, classes, compute_fingerprint(train, test))
+
+
+def _find_parts(fields: DataFields) -> Parts:
+    """Return the data set that a name, a path or a hub id means, in this order."""
+    name = fields.name
+    if name in {"cifar10", "cifar100"}:
+        return load_cifar(name, fields.folder)
+    if name.startswith("hf:"):
+        return load_from_hub(name.removeprefix("hf:"))
+    path = Path(name).expanduser()
+    if name and path.is_dir():
+        files = find_parquet(path)
+        return read_parquet(path, files) if files else read_folder(path)
+    if path.is_file():
+        if path.suffix == ".npz":
+            return read_npz(path)
+        raise TrActValueError(f"{path} is a file of an unknown kind. {ACCEPTED}")
+    if path.suffix == ".npz" or name.startswith((".", "/", "~")):
+        raise DataError(f"data.name: there is no file or folder {path}.")
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        try:
+            return load_from_hub(name)
+        except DataError as error:
+            raise DataError(f"{error}; a folder of this name is not there either.") from error
+    near = name_nearest(name, NAMES, "data set").partition("; there are")[0].rstrip("?")
+    raise TrActValueError(f"{near}{'?' if 'did you mean' in near else '.'} {ACCEPTED}")
+
+
+def _draw_photos(fields: DataFields) -> tuple[Images, Images]:
+    """Return the crops that are asked for; unlike elsewhere there are always more."""
+    train = fields.train_images or photos.TRAIN_CROPS - fields.held_out
+    if train < 1:
+        raise DataError(
+            f"data.held_out is {fields.held_out}, but photos has {photos.TRAIN_CROPS} training "
+            "images. Hold out fewer, or set data.train_images: more crops are drawn then."
+        )
+    crops = photos.draw_crops(train, fields.test_images or photos.TEST_CROPS, fields.held_out)
+    return crops["train"], crops[fields.evaluate_on]

@@ -1,0 +1,156 @@
+"""An experiment: one recipe, run in several arms, at several budgets, from several seeds."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from trainact.errors import TrActValueError
+from trainact.lab.arms import Arm, parse_arms
+from trainact.lab.fields import build_table, name_nearest
+from trainact.lab.naming import parse_whole_numbers
+from trainact.lab.recipe import Recipe, change_recipe, make_recipe
+from trainact.lab.recipe_file import read_toml
+
+__all__ = ["Experiment", "find_experiment", "list_experiments", "make_experiment", "shrink"]
+
+
+@dataclass(frozen=True)
+class ExperimentFields:
+    """The table ``experiment`` of a recipe file."""
+
+    title: str
+    paper: str = ""  # the figure or table that it is the recipe of
+    note: str = ""  # what no source states and was chosen here
+    budgets: tuple[int, ...] = ()  # epochs; empty: the recipe's own
+    seeds: str = "0-4"
+    arms: tuple[str, ...] = ("plain", "tract")
+    lams: tuple[float, ...] = (0.1,)
+    at: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes at a budget
+    extra_arms: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes by name
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A recipe and everything that varies.
+
+    Attributes:
+        name: its file's name.
+        recipe: what all runs share.
+        changes: by budget, what differs at it (a learning rate chosen for that length).
+    """
+
+    name: str
+    title: str
+    recipe: Recipe
+    arms: tuple[Arm, ...]
+    budgets: tuple[int, ...]
+    seeds: tuple[int, ...]
+    changes: dict[int, dict[str, Any]] = field(default_factory=dict)
+    paper: str = ""
+    note: str = ""
+
+    def plan(self) -> list[Recipe]:
+        """Return one recipe a run; runs that are compared with each other stand side by side."""
+        return [
+            change_recipe(
+                self.recipe,
+                {
+                    "schedule.epochs": budget,
+                    **self.changes.get(budget, {}),
+                    **arm.changes,
+                    "run.arm": arm.name,
+                    "run.seed": seed,
+                },
+            )
+            for seed in self.seeds
+            for budget in self.budgets
+            for arm in self.arms
+        ]
+
+
+def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
+    """Return the experiment of a recipe file's tables; without a table of its own, the one run.
+
+    Raises:
+        TrActValueError: a key, an arm or a value is not what it should be.
+    """
+    tables = dict(tables)
+    head = tables.pop("experiment", None)
+    recipe = make_recipe(tables, name)
+    if head is None:
+        arm = Arm(recipe.run.arm or ("tract" if recipe.tract.enabled else "plain"))
+        budget, seed = recipe.schedule.epochs, recipe.run.seed
+        return Experiment(name, name, recipe, (arm,), (budget,), (seed,))
+    fields: ExperimentFields = build_table(ExperimentFields, head, f"{name}, table experiment")
+    arms = parse_arms(fields.arms, fields.lams)
+    arms += [Arm(arm, changes) for arm, changes in fields.extra_arms.items()]
+    budgets = fields.budgets or (recipe.schedule.epochs,)
+    for key in fields.at:
+        if key not in map(str, budgets):
+            where = f"budget in {name}, experiment.at"
+            raise TrActValueError(name_nearest(key, map(str, budgets), where))
+    experiment = Experiment(
+        name,
+        fields.title,
+        recipe,
+        tuple(arms),
+        budgets,
+        tuple(parse_whole_numbers(fields.seeds, "seeds")),
+        {int(budget): changes for budget, changes in fields.at.items()},
+        fields.paper,
+        fields.note,
+    )
+    experiment.plan()  # every change names a field and fits it
+    return experiment
+
+
+def list_experiments() -> list[str]:
+    """Return the names of the recipes inside the package."""
+    folder = resources.files("trainact.lab") / "recipes"
+    return sorted(
+        file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml")
+    )
+
+
+def find_experiment(reference: str) -> Experiment:
+    """Return the experiment of a name inside the package, or of a file.
+
+    Raises:
+        TrActValueError: there is none, or its file is wrong.
+    """
+    if reference.endswith(".toml"):
+        path = Path(reference)
+        return make_experiment(read_toml(path), path.stem)
+    if reference not in list_experiments():
+        raise TrActValueError(
+            name_nearest(reference, list_experiments(), "recipe") + " A file ends in .toml."
+        )
+    with resources.as_file(resources.files("trainact.lab") / "recipes") as folder:
+        return make_experiment(read_toml(folder / f"{reference}.toml"), reference)
+
+
+def shrink(experiment: Experiment, changes: Sequence[tuple[str, Any]] = ()) -> Experiment:
+    """Return the experiment as a smoke run: every arm, one seed, one epoch of a few batches.
+
+    Its runs are marked as smoke, live in another folder and never meet full ones.
+    """
+    data = experiment.recipe.data
+    small: dict[str, Any] = {
+        "run.smoke": True,
+        "data.train_images": 160,
+        "data.test_images": 80,
+        "data.batch_size": min(data.batch_size, 32),
+        "data.held_out": min(data.held_out, 80),
+        "schedule.warmup_epochs": min(experiment.recipe.schedule.warmup_epochs, 0.5),
+        "schedule.milestones": [],
+    }
+    if data.name in ("cifar10", "cifar100") and not data.folder:
+        small["data.name"] = "photos"
+    recipe = change_recipe(experiment.recipe, {**small, **dict(changes)})
+    first = experiment.changes.get(experiment.budgets[0], {})
+    return dataclasses.replace(
+        experiment, recipe=recipe, budgets=(1,), seeds=experiment.seeds[:1], changes={1: first}
+    )

@@ -1,0 +1,75 @@
+"""Devices, ranks and precision, through Accelerate."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+
+from trainact.errors import TrActError, TrActValueError
+from trainact.lab.batches import Place
+from trainact.lab.recipe import RunFields
+
+__all__ = ["find_place", "start_machine", "start_tracker", "sum_over_ranks"]
+
+
+def start_machine(fields: RunFields, folder: Path) -> Accelerator:
+    """Return an accelerator for the run's device and precision, on each rank that was launched.
+
+    Raises:
+        TrActValueError: there is no such device here, or no package for the tracker.
+    """
+    kind = fields.device.split(":")[0]
+    present = {
+        "auto": True,
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not present.get(kind):
+        here = ", ".join(name for name, is_there in present.items() if is_there)
+        raise TrActValueError(f"run.device is {fields.device!r}; here there are {here}.")
+    AcceleratorState._reset_state(reset_partial_state=kind == "cpu" and torch.cuda.is_available())
+    GradientState._reset_state()
+    if ":" in fields.device:
+        os.environ["ACCELERATE_TORCH_DEVICE"] = fields.device
+    tracker = None if fields.tracker == "none" else fields.tracker
+    try:
+        return Accelerator(
+            cpu=kind == "cpu",
+            mixed_precision=fields.precision,
+            log_with=tracker,
+            project_dir=folder if tracker else None,
+        )
+    except (ValueError, ImportError) as error:
+        raise TrActValueError(f"the machine cannot be set up: {error}") from error
+
+
+def start_tracker(accelerator: Accelerator, fields: RunFields, config: dict[str, Any]) -> None:
+    """Open the tracker that the recipe names, if any.
+
+    Raises:
+        TrActError: its package is not installed.
+    """
+    if fields.tracker == "none":
+        return
+    if not accelerator.log_with:
+        raise TrActError(
+            f"run.tracker is {fields.tracker!r}, but its package is not installed: "
+            f"pip install {fields.tracker}"
+        )
+    accelerator.init_trackers("trainact", config=config)
+
+
+def find_place(accelerator: Accelerator) -> Place:
+    """Return this process's place among all."""
+    return Place(accelerator.process_index, accelerator.num_processes, accelerator.device)
+
+
+def sum_over_ranks(accelerator: Accelerator, values: torch.Tensor) -> list[float]:
+    """Return the sum of each rank's vector of numbers."""
+    if accelerator.num_processes > 1:
+        values = accelerator.reduce(values, reduction="sum")
+    return [float(value) for value in values.tolist()]

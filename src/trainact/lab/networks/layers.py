@@ -1,0 +1,66 @@
+"""The few layers that most networks share."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Concat", "ConvNorm", "make_head"]
+
+
+class ConvNorm(nn.Module):
+    """A convolution, batch normalisation and an activation.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        kernel_size: one number or (height, width).
+        stride: in both directions.
+        padding: pixels on each side; None keeps the size at stride 1.
+        groups: of the convolution.
+        bias: whether the convolution adds one, although the normalisation takes it away again.
+        activation: the class of what follows; ``nn.Identity`` for nothing.
+        eps: added to the variance by the normalisation.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int] = 3,
+        *,
+        stride: int = 1,
+        padding: int | None = None,
+        groups: int = 1,
+        bias: bool = False,
+        activation: Callable[..., nn.Module] = nn.ReLU,
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
+        around = (kernel[0] // 2, kernel[1] // 2) if padding is None else (padding, padding)
+        self.conv = nn.Conv2d(
+            in_channels, out_channels, kernel, stride, around, groups=groups, bias=bias
+        )
+        self.norm = nn.BatchNorm2d(out_channels, eps=eps)
+        self.activation = activation(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [N, out_channels, H', W'] of x [N, in_channels, H, W]."""
+        return self.activation(self.norm(self.conv(x)))
+
+
+class Concat(nn.ModuleList):
+    """Branches side by side: each sees the same input, their channels are joined."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the branches' outputs [N, sum of channels, H', W'] of x [N, C, H, W]."""
+        return torch.cat([branch(x) for branch in self], dim=1)
+
+
+def make_head(features: int, num_classes: int, *, dropout: float = 0.0) -> nn.Sequential:
+    """Average over all positions, then classify: [N, features, H, W] to [N, num_classes]."""
+    parts: list[nn.Module] = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    if dropout:
+        parts.append(nn.Dropout(dropout))
+    return nn.Sequential(*parts, nn.Linear(features, num_classes))

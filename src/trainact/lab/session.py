@@ -1,0 +1,226 @@
+"""What a run is made of in memory: network, optimizers, batches, and how far it has come."""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list, gather_object
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from trainact import accumulate, apply_tract, find_first_layers
+from trainact.errors import TrActValueError
+from trainact.lab.batches import Batches, EvaluationBatches, Share, measure_standard
+from trainact.lab.builders import build_for_training
+from trainact.lab.data.images import DataError, ImageData, ImageTensor
+from trainact.lab.machine import find_place
+from trainact.lab.optimizers import find_first_parameters, make_optimizers, rate_at, set_rate
+from trainact.lab.randomness import capture_states, restore_states, seed_everything
+from trainact.lab.recipe import Recipe
+
+__all__ = ["TOTALS", "Session"]
+
+TOTALS = ("loss", "correct", "seen", "first_layer_grad_norm", "grad_norm")
+"""What is summed over the steps of an epoch: over images the first three, over steps the others."""
+
+
+class Session:
+    """A run between two checkpoints.
+
+    Attributes:
+        network: the model itself; ``model`` is the same behind DDP, autocast and compiler.
+        epoch: epochs that are done; ``step`` counts the steps done in the next one.
+        totals: float64 [5], see `TOTALS`, over the steps done in this epoch.
+        history: the metrics of each epoch that is done.
+    """
+
+    def __init__(self, recipe: Recipe, data: ImageData, accelerator: Accelerator) -> None:
+        self.recipe, self.data, self.accelerator = recipe, data, accelerator
+        self.place = find_place(accelerator)
+        self.standard = measure_standard(data, recipe.data)
+        seed = recipe.run.seed
+        seed_everything(seed, "weights")
+        self.network, self.first_layers = _build(recipe, data)
+        self.initial_weights = _hash_weights(self.network)
+        if recipe.run.channels_last:
+            self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network.to(accelerator.device)
+        self.average = None
+        if recipe.run.ema:
+            decay = get_ema_multi_avg_fn(recipe.run.ema)
+            self.average = AveragedModel(self.network, multi_avg_fn=decay, use_buffers=True)
+        optimizers = make_optimizers(self.network, self.first_layers, recipe.optimizer)
+        self.model, *self.optimizers = accelerator.prepare(self.network, *optimizers)
+        if recipe.run.compile:
+            self.model.compile()
+        self.batches = Batches(data.train, recipe.data, self.standard, seed, self.place)
+        self._check_shares()
+        self.evaluation = EvaluationBatches(data.test, recipe.data, self.standard, self.place)
+        self.first_parameters = find_first_parameters(self.network, self.first_layers)
+        self.trained = [p for p in self.network.parameters() if p.requires_grad]
+        self.epoch, self.step, self.seconds, self.sessions = 0, 0, 0.0, 1
+        self.order = ""
+        self.history: list[dict[str, Any]] = []
+        self.clear_totals()
+        seed_everything(seed, "training", self.place.rank)
+
+    def clear_totals(self) -> None:
+        """Begin the sums of an epoch."""
+        exact = torch.float32 if self.place.device.type == "mps" else torch.float64
+        self.totals = torch.zeros(len(TOTALS), dtype=exact, device=self.place.device)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        steps = self.batches.steps
+        done = self.epoch * steps + self.step
+        return rate_at(self.recipe.schedule, self.recipe.optimizer.lr, done, steps)
+
+    @property
+    def rate_at_start(self) -> float:
+        """The learning rate of this epoch's first step."""
+        steps = self.batches.steps
+        return rate_at(self.recipe.schedule, self.recipe.optimizer.lr, self.epoch * steps, steps)
+
+    def take_step(self, share: Share, count: int) -> None:
+        """Train on this rank's share of a batch of ``count`` images."""
+        set_rate(self.optimizers, self.rate)
+        micro_batches = self.recipe.run.accumulation
+        images, labels = (part.tensor_split(micro_batches) for part in share)
+        loss = torch.zeros((), device=self.place.device)
+        correct = torch.zeros((), device=self.place.device)
+        with self._pool_moments():
+            for number, (x, y) in enumerate(zip(images, labels, strict=True), 1):
+                with self._share_gradients(number == micro_batches):
+                    logits = self.model(self._lay_out(x)).float()
+                    part = self._measure_loss(logits, y)
+                    self.accelerator.backward(part / count * self.place.ranks)
+                loss += part.detach()
+                correct += (logits.detach().argmax(1) == y).sum()
+        first, whole = self._finish_gradients()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        if self.average is not None:
+            self.average.update_parameters(self.network)
+        seen = torch.tensor(len(share.labels), device=self.place.device)
+        ranks = self.place.ranks  # norms are the same on every rank and summed over them later
+        self.totals += torch.stack([loss, correct, seen, first / ranks, whole / ranks])
+        self.step += 1
+
+    def _measure_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        smoothing = self.recipe.optimizer.label_smoothing
+        return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+
+    def _finish_gradients(self) -> tuple[Tensor, Tensor]:
+        """Clip if the recipe says so; return the first layer's and the whole norm before that."""
+        self.accelerator.unscale_gradients()
+        gradients = [p.grad for p in self.trained if p.grad is not None]
+        whole = get_total_norm(gradients)
+        first = get_total_norm([p.grad for p in self.first_parameters if p.grad is not None])
+        if self.recipe.optimizer.clip_norm:
+            clip_grads_with_norm_(self.trained, self.recipe.optimizer.clip_norm, whole)
+        return first, whole
+
+    def _pool_moments(self) -> contextlib.AbstractContextManager[None]:
+        several = self.recipe.run.accumulation > 1
+        if several and self.recipe.tract.enabled:
+            return accumulate(self.model)
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _share_gradients(self, is_last: bool) -> Iterator[None]:
+        with contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.model):
+            yield
+
+    def _lay_out(self, images: Tensor) -> Tensor:
+        if self.recipe.run.channels_last:
+            return images.contiguous(memory_format=torch.channels_last)
+        return images
+
+    def _check_shares(self) -> None:
+        parts = self.place.ranks * self.recipe.run.accumulation
+        if self.batches.smallest < parts:
+            raise TrActValueError(
+                f"the last batch has {self.batches.smallest} images for {self.place.ranks} ranks "
+                f"with {self.recipe.run.accumulation} micro-batches each; set data.drop_last=true "
+                "or another data.batch_size."
+            )
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that the rest of the run depends on; every rank must call it."""
+        states = [capture_states()]
+        if self.place.ranks > 1:
+            states = gather_object(states)
+        scaler = self.accelerator.scaler
+        return {
+            "network": self.network.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "average": None if self.average is None else self.average.state_dict(),
+            "scaler": None if scaler is None else scaler.state_dict(),
+            "randomness": states,
+            "totals": self.totals,
+            "fingerprint": self.data.fingerprint,
+            **{key: getattr(self, key) for key in self._PROGRESS},
+        }
+
+    _PROGRESS = ("epoch", "step", "seconds", "sessions", "order", "history", "initial_weights")
+
+    def load(self, state: dict[str, Any] | None) -> None:
+        """Go on where `state` was taken; rank 0 has it, the others receive it from there."""
+        if self.place.ranks > 1:
+            [state] = broadcast_object_list([state])
+        if state is None:
+            return
+        if state["fingerprint"] != self.data.fingerprint:
+            raise DataError(
+                f"{self.data.name} is not the data set that this run began with (its fingerprint "
+                f"was {state['fingerprint'][:12]} and is {self.data.fingerprint[:12]}); bring the "
+                "old one back, or choose another --out to begin again."
+            )
+        self.network.load_state_dict(state["network"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        if self.accelerator.scaler is not None and state["scaler"] is not None:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        for key in self._PROGRESS:
+            setattr(self, key, state[key])
+        self.totals = state["totals"].to(self.totals)
+        if len(state["randomness"]) == self.place.ranks:
+            restore_states(state["randomness"][self.place.rank])
+        self.sessions += 1
+
+
+def _build(recipe: Recipe, data: ImageData) -> tuple[nn.Module, list[str]]:
+    """Return the network and the names of its first layers, TrAct in them if the recipe says so."""
+    channels, size = 3, recipe.data.image_size
+    if isinstance(data.train, ImageTensor):
+        channels, size = data.train.images.shape[1], data.train.images.shape[2]
+    network = build_for_training(recipe.model, len(data.classes), channels, size)
+    example = torch.zeros(2, channels, size, size)
+    names = list(recipe.tract.layers) or find_first_layers(network, example)
+    if recipe.tract.enabled:
+        apply_tract(
+            network,
+            recipe.tract.lam,
+            layers=names,
+            moment_dtype=torch.float64 if recipe.tract.moment == "float64" else None,
+            sync=recipe.tract.sync,
+        )
+    return network, names
+
+
+def _hash_weights(network: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, value in network.state_dict().items():
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -1,0 +1,62 @@
+"""What commands share: fields by their dotted names, and which process speaks."""
+
+import os
+from collections.abc import Sequence
+
+from trainact.errors import TrActValueError
+
+__all__ = ["count_ranks", "gather_settings", "is_first_rank", "parse_settings"]
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, str]:
+    """Return fields and values from ``table.field=value``.
+
+    >>> parse_settings(["optimizer.lr=0.1"])
+    {'optimizer.lr': '0.1'}
+
+    Raises:
+        TrActValueError: one of them is not of that form.
+    """
+    changes = {}
+    for setting in settings:
+        field, equals, value = setting.partition("=")
+        if not equals or "." not in field:
+            raise TrActValueError(
+                f"{setting!r} is no setting; write TABLE.FIELD=VALUE, for example optimizer.lr=0.1."
+            )
+        changes[field] = value
+    return changes
+
+
+def gather_settings(arguments: Sequence[str]) -> list[str]:
+    """Return a command line with ``--table.field value`` written as ``table.field=value``.
+
+    >>> gather_settings(["--data.folder", "here", "--seeds", "0-4", "--run.ema=0.9"])
+    ['data.folder=here', '--seeds', '0-4', 'run.ema=0.9']
+
+    Raises:
+        TrActValueError: a field has no value.
+    """
+    gathered: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        if name.startswith("--") and "." in name:
+            if not equals:
+                if not rest:
+                    raise TrActValueError(f"{name} needs a value.")
+                value = rest.pop(0)
+            word = f"{name[2:]}={value}"
+        gathered.append(word)
+    return gathered
+
+
+def count_ranks() -> int:
+    """Return how many processes torchrun started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_first_rank() -> bool:
+    """Return whether this process is the one that speaks, alone or under torchrun."""
+    return os.environ.get("RANK", "0") == "0"

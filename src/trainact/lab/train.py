@@ -1,0 +1,262 @@
+"""The one training loop: from a recipe to a record, interrupted as often as it may be."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+from torch import nn
+
+from trainact.errors import TrActError
+from trainact.lab.checkpoint import load_checkpoint, remove_checkpoints, save_checkpoint
+from trainact.lab.data import load_data
+from trainact.lab.data.images import ImageData
+from trainact.lab.environment import describe_environment
+from trainact.lab.evaluate import evaluate
+from trainact.lab.events import Event, Report
+from trainact.lab.files import write_atomically
+from trainact.lab.machine import start_machine, start_tracker, sum_over_ranks
+from trainact.lab.recipe import Recipe, recipe_to_dict
+from trainact.lab.record import FORMAT, RunFolder
+from trainact.lab.session import TOTALS, Session
+
+__all__ = ["train"]
+
+LOOK_EVERY = 20
+"""Steps between two looks at the loss and the clock."""
+
+
+class DivergedError(TrActError):
+    """The loss is no longer a number."""
+
+
+def train(
+    recipe: Recipe, root: Path, report: Report, load: Callable[..., ImageData] = load_data
+) -> dict[str, Any]:
+    """Do the run of a recipe below ``root``, or what is left of it; return its record.
+
+    A run that has ended is not done again. One that was interrupted goes on from its last
+    checkpoint and ends with the numbers that it would have had. Under torchrun every rank calls
+    this.
+
+    Args:
+        recipe: the run.
+        root: folder of all runs.
+        report: is told what happens.
+        load: makes the data set from the recipe's data table.
+
+    Returns:
+        The record; its ``status`` is ``diverged`` where the loss became NaN.
+
+    Raises:
+        TrActError: bad input or a full disk; what was done is kept.
+    """
+    folder = RunFolder(root, recipe)
+    accelerator = start_machine(recipe.run, folder.path)
+    if not accelerator.is_main_process:
+        report = _ignore
+
+    def note(text: str) -> None:
+        report(Event("note", text=text))
+
+    with folder.hold(note) if accelerator.is_main_process else contextlib.nullcontext():
+        record = folder.load_record(note) if accelerator.is_main_process else None
+        if accelerator.num_processes > 1:
+            [record] = broadcast_object_list([record])
+        if record is None:
+            if accelerator.is_main_process:
+                folder.prepare()
+            record = _Run(recipe, folder, accelerator, report, load(recipe.data)).complete(note)
+    report(Event("end", record=record))
+    return record
+
+
+class _Run:
+    """A run that this process, or this process among others, carries to its end."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        accelerator: Accelerator,
+        report: Report,
+        data: ImageData,
+    ) -> None:
+        self.recipe, self.folder, self.accelerator = recipe, folder, accelerator
+        self.report, self.data = report, data
+        self.session = Session(recipe, data, accelerator)
+        self.saved_at = time.monotonic()
+        start_tracker(accelerator, recipe.run, {"recipe": str(recipe_to_dict(recipe))})
+
+    def complete(self, note: Callable[[str], None]) -> dict[str, Any]:
+        """Go on from the last checkpoint to the end, and write the record."""
+        session, main = self.session, self.accelerator.is_main_process
+        session.load(load_checkpoint(self.folder.path, note) if main else None)
+        if session.epoch or session.step:
+            note(f"resumed in epoch {session.epoch + 1}, after {session.step} steps of it")
+        failure = None
+        try:
+            while session.epoch < self.recipe.schedule.epochs:
+                self._train_epoch()
+        except DivergedError as error:
+            failure = str(error)
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
+        record = self._make_record(failure)
+        if main:
+            if failure is None:
+                _save_weights(session.network, self.folder.weights_path)
+                if session.average is not None:
+                    _save_weights(session.average.module, self.folder.path / "ema.safetensors")
+            self.folder.write_record(record)
+            remove_checkpoints(self.folder.path)
+        self.accelerator.wait_for_everyone()
+        return record
+
+    def _train_epoch(self) -> None:
+        session = self.session
+        session.network.train()
+        started, before = time.perf_counter(), session.seconds
+        for share, count in session.batches.read(session.epoch, session.step):
+            session.take_step(share, count)
+            if session.step % LOOK_EVERY == 0:
+                session.seconds = before + time.perf_counter() - started
+                self._look()
+        session.seconds = before + time.perf_counter() - started
+        self._finish_epoch()
+        if session.epoch < self.recipe.schedule.epochs:
+            self._save_in_time()
+
+    def _look(self) -> None:
+        """Check the loss, tell how far the run is, and save where it is time."""
+        sums = self._read_totals()
+        self.report(
+            Event(
+                "step",
+                epoch=self.session.epoch,
+                epochs=self.recipe.schedule.epochs,
+                part=self.session.step / self.session.batches.steps,
+                loss=sums["loss"] / sums["seen"],
+            )
+        )
+        if self.session.step < self.session.batches.steps:
+            self._save_in_time()
+
+    def _read_totals(self) -> dict[str, float]:
+        """Return the epoch's sums over all ranks.
+
+        Raises:
+            DivergedError: the loss is NaN or infinite; every rank raises it.
+        """
+        session = self.session
+        values = sum_over_ranks(self.accelerator, session.totals)
+        sums = dict(zip(TOTALS, values, strict=True))
+        if not abs(sums["loss"]) < float("inf"):
+            raise DivergedError(
+                f"the loss became {sums['loss']} in epoch {session.epoch + 1}, at or before step "
+                f"{session.step}; take a smaller optimizer.lr."
+            )
+        return sums
+
+    def _finish_epoch(self) -> None:
+        session = self.session
+        sums, steps = self._read_totals(), session.batches.steps
+        started = time.perf_counter()
+        tested = evaluate(session.network, session.evaluation.read(), self.accelerator)
+        if session.average is not None:
+            averaged = evaluate(session.average.module, session.evaluation.read(), self.accelerator)
+            tested["ema_correct"] = averaged["test_correct"]
+        session.order = session.batches.hash_order(session.epoch, session.order)
+        metrics = {
+            "epoch": session.epoch + 1,
+            "train_loss": sums["loss"] / sums["seen"],
+            "train_correct": int(sums["correct"]),
+            "train_seen": int(sums["seen"]),
+            **tested,
+            "first_layer_grad_norm": sums["first_layer_grad_norm"] / steps,
+            "grad_norm": sums["grad_norm"] / steps,
+            "lr": session.rate_at_start,
+            "train_seconds": session.seconds,
+            "test_seconds": time.perf_counter() - started,
+        }
+        session.history.append(metrics)
+        session.epoch, session.step, session.seconds = session.epoch + 1, 0, 0.0
+        session.clear_totals()
+        self.accelerator.log(metrics, step=session.epoch)
+        self.report(
+            Event(
+                "epoch",
+                epoch=session.epoch,
+                epochs=self.recipe.schedule.epochs,
+                loss=metrics["train_loss"],
+                accuracy=100 * tested["test_correct"] / tested["test_seen"],
+                seconds=metrics["train_seconds"] + metrics["test_seconds"],
+            )
+        )
+
+    def _save_in_time(self) -> None:
+        due = time.monotonic() - self.saved_at >= self.recipe.run.checkpoint_seconds
+        if self.accelerator.num_processes > 1:
+            [due] = broadcast_object_list([due])
+        if due:
+            session = self.session
+            state = session.state()
+            done = session.epoch * session.batches.steps + session.step
+            if self.accelerator.is_main_process:
+                save_checkpoint(self.folder.path, done, state)
+            self.saved_at = time.monotonic()
+
+    def _make_record(self, failure: str | None) -> dict[str, Any]:
+        session, recipe, data = self.session, self.recipe, self.data
+        return {
+            "format": FORMAT,
+            "status": "complete" if failure is None else "diverged",
+            "kind": "smoke" if recipe.run.smoke else "full",
+            "arm": recipe.run.arm or ("tract" if recipe.tract.enabled else "plain"),
+            "budget": recipe.schedule.epochs,
+            "seed": recipe.run.seed,
+            "recipe": recipe_to_dict(recipe),
+            "recipe_id": self.folder.identity,
+            "environment": {
+                **describe_environment(str(self.accelerator.device)),
+                "ranks": self.accelerator.num_processes,
+            },
+            "data": {
+                "name": data.name,
+                "fingerprint": data.fingerprint,
+                "train_images": len(data.train),
+                "test_images": len(data.test),
+                "classes": len(data.classes),
+                "mean": list(session.standard.mean),
+                "std": list(session.standard.std),
+            },
+            "model": {
+                "name": recipe.model.name,
+                "parameters": sum(p.numel() for p in session.network.parameters()),
+                "first_layers": session.first_layers,
+                "initial_weights": session.initial_weights,
+            },
+            "order": session.order,
+            "epochs": session.history,
+            "failure": failure,
+            "seconds": sum(e["train_seconds"] + e["test_seconds"] for e in session.history),
+            "sessions": session.sessions,
+        }
+
+
+def _save_weights(network: nn.Module, path: Path) -> None:
+    tensors = {
+        name: value.detach().cpu().contiguous().clone()
+        for name, value in network.state_dict().items()
+        if isinstance(value, torch.Tensor)
+    }
+    write_atomically(path, safetensors.torch.save(tensors))
+
+
+def _ignore(event: Event) -> None:
+    del event

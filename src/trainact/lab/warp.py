@@ -1,0 +1,102 @@
+"""Nearest-pixel moves of a batch of images, each image by its own amount, black where nothing was.
+
+Source pixels are found in whole numbers, coefficients as multiples of 2⁻³²: every device, and every
+way of cutting a batch, gives the same bytes. A pixel i covers [i, i + 1), with its centre at i + ½.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["crop_and_flip", "rotate", "shear_x", "shear_y", "translate_x", "translate_y"]
+
+FRACTION_BITS = 32
+
+
+def crop_and_flip(images: Tensor, top: Tensor, left: Tensor, flip: Tensor, padding: int) -> Tensor:
+    """Surround each image with ``padding`` black pixels, cut one of its size out, and mirror it.
+
+    Args:
+        images: [N, C, H, W], uint8.
+        top: [N], the first row of the cut, 0 to 2 ``padding``.
+        left: [N], the first column of the cut, 0 to 2 ``padding``.
+        flip: [N], bool, whether left and right are exchanged after the cut.
+        padding: black pixels on every side.
+
+    Returns:
+        [N, C, H, W], uint8.
+    """
+    height, width = images.shape[-2:]
+    top, left, flip = (amount.to(images.device)[:, None] for amount in (top, left, flip))
+    rows = torch.arange(height, device=images.device) + top
+    columns = torch.arange(width, device=images.device)
+    columns = torch.where(flip, width - 1 - columns, columns) + left
+    return _look_up(F.pad(images, (padding,) * 4), rows[:, :, None], columns[:, None, :])
+
+
+def rotate(images: Tensor, angle: Tensor) -> Tensor:
+    """Rotate images [N, C, H, W] about their centres by ``angle`` [N] degrees, anticlockwise."""
+    height, width = images.shape[-2:]
+    radians = torch.deg2rad(angle.double())
+    cos, sin = radians.cos(), radians.sin()
+    x, y = width / 2, height / 2
+    return _warp(images, (cos, -sin, x - cos * x + sin * y), (sin, cos, y - sin * x - cos * y))
+
+
+def shear_x(images: Tensor, slope: Tensor) -> Tensor:
+    """Shift each row of images [N, C, H, W] left by ``slope`` [N] times its way from the top."""
+    one, zero = torch.ones_like(slope), torch.zeros_like(slope)
+    return _warp(images, (one, slope, zero), (zero, one, zero))
+
+
+def shear_y(images: Tensor, slope: Tensor) -> Tensor:
+    """Shift each column of images [N, C, H, W] up by ``slope`` [N] times its way from the left."""
+    one, zero = torch.ones_like(slope), torch.zeros_like(slope)
+    return _warp(images, (one, zero, zero), (slope, one, zero))
+
+
+def translate_x(images: Tensor, pixels: Tensor) -> Tensor:
+    """Move images [N, C, H, W] right by ``pixels`` [N], cut to whole pixels."""
+    one, zero = torch.ones_like(pixels), torch.zeros_like(pixels)
+    return _warp(images, (one, zero, -pixels.trunc()), (zero, one, zero))
+
+
+def translate_y(images: Tensor, pixels: Tensor) -> Tensor:
+    """Move images [N, C, H, W] down by ``pixels`` [N], cut to whole pixels."""
+    one, zero = torch.ones_like(pixels), torch.zeros_like(pixels)
+    return _warp(images, (one, zero, zero), (zero, one, -pixels.trunc()))
+
+
+Line = tuple[Tensor, Tensor, Tensor]
+"""(a, b, c), each [N]: the source coordinate is a x + b y + c at the pixel centre (x, y)."""
+
+
+def _warp(images: Tensor, x_source: Line, y_source: Line) -> Tensor:
+    """Take every pixel from where ``x_source`` and ``y_source`` say."""
+    height, width = images.shape[-2:]
+    columns = _find_pixels(x_source, height, width, images.device).clamp_(-1, width)
+    rows = _find_pixels(y_source, height, width, images.device).clamp_(-1, height)
+    return _look_up(F.pad(images, (1, 1, 1, 1)), rows.add_(1), columns.add_(1))
+
+
+def _find_pixels(line: Line, height: int, width: int, device: torch.device) -> Tensor:
+    """Return the whole part of the source coordinate of every pixel, int64 [N, H, W]."""
+    a, b, c = (
+        torch.round(coefficient.double() * 2**FRACTION_BITS).long().to(device)
+        for coefficient in line
+    )
+    # twice the coordinates: pixel centres are odd numbers of half pixels
+    along_x = a[:, None] * (2 * torch.arange(width, device=device) + 1)
+    along_y = b[:, None] * (2 * torch.arange(height, device=device) + 1) + 2 * c[:, None]
+    return (along_y[:, :, None] + along_x[:, None, :]).bitwise_right_shift_(FRACTION_BITS + 1)
+
+
+def _look_up(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return the pixels of images [N, C, H', W'] at rows and columns, broadcast to [N, H, W]."""
+    count, channels, height, width = images.shape
+    small = images.numel() < 2**31
+    dtype = torch.int32 if small else torch.int64  # flat lookups by int32 are the fastest by far
+    inside = rows.to(dtype) * width + columns.to(dtype)
+    planes = torch.arange(count * channels, dtype=dtype, device=images.device) * (height * width)
+    index = planes.view(count, channels, 1, 1) + inside[:, None]
+    return images.reshape(-1).index_select(0, index.reshape(-1)).view(index.shape)

@@ -1,0 +1,16 @@
+"""What each rank of test_ranks.py does: the runs of a folder of recipes."""
+
+import sys
+from pathlib import Path
+
+from trainact.lab.recipe_file import read_recipe
+from trainact.lab.train import train
+
+
+def main(folder: Path) -> None:
+    for file in sorted(folder.glob("*.toml")):
+        train(read_recipe(file), folder / "several", lambda event: None)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

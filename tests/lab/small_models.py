@@ -1,0 +1,43 @@
+"""Networks that train in no time, named in recipes as ``small_models:FUNCTION``."""
+
+import torch
+from torch import Tensor, nn
+
+
+def make_tiny(num_classes: int, in_channels: int = 3, width: int = 8) -> nn.Module:
+    """Two layers, nothing random, nothing that looks at the whole batch."""
+    return nn.Sequential(
+        nn.Conv2d(in_channels, width, 4, stride=4),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(4 * width, num_classes),
+    )
+
+
+def make_noisy(num_classes: int) -> nn.Module:
+    """The same with batch norm and dropout: buffers and random numbers to get right."""
+    first, *rest = make_tiny(num_classes)
+    return nn.Sequential(first, nn.BatchNorm2d(8), *rest[:3], nn.Dropout(0.3), rest[3])
+
+
+class Overflowing(nn.Module):
+    """Turns into NaN after a while."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.net = make_tiny(num_classes)
+        self.calls = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.calls += self.training
+        return self.net(images) * (float("nan") if self.calls > 3 else 1.0)
+
+
+def make_number(num_classes: int) -> float:
+    return torch.pi * num_classes
+
+
+def make_broken(num_classes: int) -> nn.Module:
+    """Expects another image size."""
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(7, num_classes))

@@ -1,0 +1,75 @@
+"""Two processes of torchrun against one."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from lab_helpers import HERE, make_quick
+
+if not (dist.is_available() and dist.is_gloo_available()):
+    pytest.skip("needs torch.distributed with gloo", allow_module_level=True)
+
+import safetensors.torch
+
+from trainact.lab.recipe_file import write_recipe
+from trainact.lab.record import RunFolder, read_record
+from trainact.lab.train import train
+
+SAME = {
+    "plain": {"tract__enabled": False},
+    "tract": {"tract__sync": True},
+    "uneven": {"tract__sync": True, "data__train_images": 328, "run__accumulation": 2},
+}
+NOISY = {"model__name": "small_models:make_noisy", "data__train_images": 328}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """One launch of two ranks does every run of this file."""
+    folder = tmp_path_factory.mktemp("ranks")
+    for name, changes in {**SAME, "noisy": NOISY}.items():
+        write_recipe(make_quick(**changes, run__arm=name), folder / f"{name}.toml")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += [str(HERE / "rank_worker.py"), str(folder)]
+    path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, timeout=300, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+def read(folder: Path, recipe) -> dict:
+    return read_record(RunFolder(folder / "several", recipe).record_path)
+
+
+@pytest.mark.parametrize("name", list(SAME))
+def test_two_ranks_agree_with_one_where_nothing_looks_at_the_rank(folder, tmp_path, name):
+    recipe = make_quick(**SAME[name], run__arm=name)
+    one, two = train(recipe, tmp_path, lambda event: None), read(folder, recipe)
+    assert (one["environment"]["ranks"], two["environment"]["ranks"]) == (1, 2)
+    assert one["order"] == two["order"]
+    for a, b in zip(one["epochs"], two["epochs"], strict=True):
+        assert a["train_seen"] == b["train_seen"]
+        assert a["test_seen"] == b["test_seen"]
+        for key in ("train_loss", "test_loss", "first_layer_grad_norm", "grad_norm"):
+            assert math.isclose(a[key], b[key], rel_tol=1e-3), key
+    weights = [
+        safetensors.torch.load_file(RunFolder(root, recipe).weights_path)
+        for root in (tmp_path, folder / "several")
+    ]
+    for key, value in weights[0].items():
+        torch.testing.assert_close(weights[1][key], value, rtol=1e-2, atol=1e-4)
+
+
+def test_with_batch_norm_and_dropout_the_global_batch_and_the_steps_agree(folder, tmp_path):
+    recipe = make_quick(**NOISY, run__arm="noisy")
+    one, two = train(recipe, tmp_path, lambda event: None), read(folder, recipe)
+    assert one["order"] == two["order"]
+    assert [e["train_seen"] for e in one["epochs"]] == [e["train_seen"] for e in two["epochs"]]
+    assert [e["test_seen"] for e in two["epochs"]] == [80] * 3
+    assert two["status"] == "complete"
