@@ -413,6 +413,8 @@ def test_smoke_runs_give_no_verdict():
 def test_arms_have_titles_and_an_order():
     titles = {"plain": "plain", "tract-0.1": "TrAct λ=0.1", "lr-10": "plain, first-layer lr ×10"}
     assert {arm: name_arm(arm) for arm in titles} == titles
+    assert name_arm("tract-1e-05") == "TrAct λ=1e-05"
+    assert order_arms(["lr-1e+06", "lr-1.2.3", "lr-20"]) == ["lr-1.2.3", "lr-20", "lr-1e+06"]
     assert [name_arm(arm) for arm in ("tract-", "tract-x", "sgd")] == ["tract-", "tract-x", "sgd"]
     assert order_arms({"x", "lr-3", "tract-0.2", "lr-10", "tract-0.05", "plain"}) == [
         "plain",

@@ -113,7 +113,7 @@ def name_arm(arm: str) -> str:
     >>> name_arm("tract-0.1"), name_arm("lr-10"), name_arm("adamw")
     ('TrAct λ=0.1', 'plain, first-layer lr ×10', 'adamw')
     """
-    number = r"(\d+(?:\.\d+)?(?:e-?\d+)?)"
+    number = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
     if match := re.fullmatch(f"tract-{number}", arm):
         return f"TrAct λ={match[1]}"
     if match := re.fullmatch(f"lr-{number}", arm):
@@ -130,7 +130,7 @@ def order_arms(arms: Iterable[str]) -> list[str]:
 
     def key(arm: str) -> tuple[int, str, float, str]:
         kind, _, number = arm.partition("-")
-        size = float(number) if re.fullmatch(r"[\d.]+(e-?\d+)?", number) else 0.0
+        size = float(number) if re.fullmatch(r"\d+(\.\d+)?(e[+-]?\d+)?", number) else 0.0
         group = 0 if arm == BASELINE else 1 if kind == "tract" else 2
         return group, kind, size, arm
 
