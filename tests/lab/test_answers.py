@@ -248,7 +248,7 @@ def test_one_budget_tells_no_speed_up_and_says_why():
     assert answers.speed_ups == ()
     (why,) = answers.missing
     assert "how much sooner takes two or more budgets" in why
-    assert "complete runs have 3 epochs (plain: 3)" in why
+    assert "complete runs have epochs 3 (plain: 3)" in why
 
 
 def test_no_common_seed_tells_no_speed_up_and_says_why():

@@ -8,7 +8,15 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainact.lab.outcomes import BASELINE, Outcome, Record, name_arm, order_arms, read_outcomes
+from trainact.lab.outcomes import (
+    BASELINE,
+    Outcome,
+    Record,
+    count_epochs,
+    name_arm,
+    order_arms,
+    read_outcomes,
+)
 from trainact.lab.pairs import (
     Cost,
     Crossing,
@@ -134,4 +142,4 @@ def _explain_no_pair(
         reason = "plain was not run with this budget"
     elif not any(run.complete for run in plain):
         reason = "all runs of plain diverged"
-    return f"{name_arm(arm)} at {budget} epochs has no difference to plain: {reason}."
+    return f"{name_arm(arm)} at {count_epochs(budget)} has no difference to plain: {reason}."

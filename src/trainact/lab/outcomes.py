@@ -17,6 +17,7 @@ __all__ = [
     "Outcome",
     "Record",
     "check_pair",
+    "count_epochs",
     "list_differences",
     "name_arm",
     "order_arms",
@@ -60,7 +61,7 @@ class Outcome:
     @property
     def label(self) -> str:
         """Return what names this run in a message."""
-        return f"{self.arm}, {self.budget} epochs, seed {self.seed}"
+        return f"{self.arm}, {count_epochs(self.budget)}, seed {self.seed}"
 
 
 def read_outcomes(records: Sequence[Record]) -> tuple[Outcome, ...]:
@@ -80,7 +81,7 @@ def read_outcomes(records: Sequence[Record]) -> tuple[Outcome, ...]:
     for key, times in Counter((o.arm, o.budget, o.seed) for o in outcomes).items():
         if times > 1:
             raise TrActValueError(
-                f"{times} records are of {key[0]}, {key[1]} epochs, seed {key[2]}; give one."
+                f"{times} records are of {key[0]}, {count_epochs(key[1])}, seed {key[2]}; give one."
             )
     _check_recipes(records)
     arms = order_arms(outcome.arm for outcome in outcomes)
@@ -121,6 +122,11 @@ def name_arm(arm: str) -> str:
     return arm
 
 
+def count_epochs(number: int) -> str:
+    """Return ``1 epoch`` or ``2 epochs``."""
+    return f"{number} epoch{'s' * (number != 1)}"
+
+
 def order_arms(arms: Iterable[str]) -> list[str]:
     """Return each arm once: the baseline, then TrAct by λ, then the others.
 
@@ -154,8 +160,8 @@ def _check_recipes(records: Sequence[Record]) -> None:
         differing = list_differences(record, before, f"seed {before['seed']}")
         if differing:
             raise TrActValueError(
-                f"runs of {record['arm']} with {record['budget']} epochs do not share a recipe. "
-                f"Seed {record['seed']} has {', '.join(differing)}."
+                f"runs of {record['arm']} with {count_epochs(record['budget'])} do not share a "
+                f"recipe. Seed {record['seed']} has {', '.join(differing)}."
             )
 
 

@@ -6,7 +6,7 @@ The terminal, the Markdown page and the HTML page all take their numbers and sen
 from collections.abc import Sequence
 
 from trainact.lab.answers import Answers, Summary
-from trainact.lab.outcomes import BASELINE, name_arm
+from trainact.lab.outcomes import BASELINE, count_epochs, name_arm
 from trainact.lab.pairs import Cost, Difference
 from trainact.lab.speedups import Reach, SpeedUp
 
@@ -40,10 +40,11 @@ HOW_SPEED_UPS_ARE_FOUND = (
     "Each point is the end of a run with its own full learning-rate schedule. The arm's mean "
     "accuracy over the budgets run, joined by straight lines over the logarithm of the epochs, "
     "first reaches plain's mean accuracy at E epochs after e epochs; the speed-up is E / e. Both "
-    "means are over the seeds that have all these runs complete. "
-    "Brackets are the 95 % percentile interval of 2,000 bootstrap resamples of the seeds, coarse "
-    "for few seeds. Nothing is told beyond the budgets run: ≥ where the smallest budget already "
-    "reaches it, < where the largest does not. Epochs are counted, not seconds."
+    "means are over the seeds that have all these runs complete. Brackets are the 95 % percentile "
+    "interval of 2,000 bootstrap resamples of the seeds; with fewer than about ten seeds it is too "
+    "narrow, and with two or three hardly more than the range of the seeds. Nothing is told beyond "
+    "the budgets run: ≥ where the smallest budget already reaches it, < where the largest does "
+    "not. Epochs are counted, not seconds."
 )
 CROSSINGS_ARE_NOT_SPEED_UPS = (
     "This is not the speed-up. Inside a run the learning-rate schedule is not finished: the rate "
@@ -149,13 +150,14 @@ def give_verdicts(answers: Answers) -> list[tuple[int, str]]:
 def tell_speed_up(found: SpeedUp) -> str:
     """Return the sentence of one speed-up."""
     title, kind = name_arm(found.arm), found.reach.kind
-    goal = f"plain's accuracy of {found.budget} epochs ({show_number(found.target)} %)"
+    goal = f"plain's accuracy of {count_epochs(found.budget)} ({show_number(found.target)} %)"
     if kind == "below":
-        told = f"{title} does not reach {goal} within {max(found.budgets)} epochs: a speed-up "
+        most = count_epochs(max(found.budgets))
+        told = f"{title} does not reach {goal} within {most}: a speed-up "
         return f"{told}{show_speed_up(found)}{_count(len(found.seeds))}."
     when = f"after {show_number(found.epochs or 0, 1)} epochs"
     if kind == "at least":
-        when = f"already at its smallest budget, {min(found.budgets)} epochs"
+        when = f"already at its smallest budget, {count_epochs(min(found.budgets))}"
     slower = "; below 1 is slower" if kind == "equal" and found.reach.factor < 1 else ""
     told = f"{title} reaches {goal} {when}: a speed-up of {show_speed_up(found)}"
     return f"{told}{_count(len(found.seeds))}{slower}."
