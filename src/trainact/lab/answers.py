@@ -12,29 +12,24 @@ from trainact.lab.outcomes import (
     BASELINE,
     Outcome,
     Record,
-    check_pair,
+    count_epochs,
     name_arm,
     order_arms,
     read_outcomes,
 )
+from trainact.lab.pairs import (
+    Cost,
+    Crossing,
+    Difference,
+    compare_accuracy,
+    compare_time,
+    cross_inside,
+    pair_runs,
+)
 from trainact.lab.speedups import SpeedUp, find_speed_ups
-from trainact.lab.statistics import compute_median, compute_std, compute_t_interval, find_crossing
+from trainact.lab.statistics import compute_std
 
-__all__ = [
-    "Answers",
-    "Cost",
-    "Crossing",
-    "Difference",
-    "Summary",
-    "answer",
-    "compare_accuracy",
-    "compare_time",
-    "cross_inside",
-    "summarise_runs",
-]
-
-Pairs = Sequence[tuple[Outcome, Outcome]]
-"""Complete runs of an arm and of plain, of one budget and the same seed."""
+__all__ = ["Answers", "Summary", "answer", "summarise_runs"]
 
 
 @dataclass(frozen=True)
@@ -48,45 +43,6 @@ class Summary:
     std: float | None  # of the sample; None for fewer than two
     seeds: tuple[int, ...]
     diverged: tuple[int, ...]  # seeds
-
-
-@dataclass(frozen=True)
-class Difference:
-    """An arm minus plain at one budget, over the seeds that both completed."""
-
-    arm: str
-    budget: int
-    n: int
-    mean: float | None  # percentage points
-    low: float | None  # 95 % t interval; None for one seed
-    high: float | None
-    per_seed: tuple[tuple[int, float], ...]
-    unpaired: tuple[int, ...]  # complete seeds of the arm that plain lacks
-
-
-@dataclass(frozen=True)
-class Crossing:
-    """The epoch inside the arm's runs at which they reach what plain's runs end with."""
-
-    arm: str
-    budget: int
-    n: int
-    median: float | None  # epochs, where never counts as latest; None where that is the median
-    never: int
-    per_seed: tuple[tuple[int, float | None], ...]
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Training seconds of an epoch, as a multiple of plain's."""
-
-    arm: str
-    budget: int
-    n: int
-    ratio: float  # the median over seeds
-    low: float  # the least and the greatest of them
-    high: float
-    same_machine: bool
 
 
 @dataclass(frozen=True)
@@ -131,13 +87,16 @@ def answer(records: Sequence[Record], jobs: int = 1) -> Answers:
     for outcome in outcomes:
         groups.setdefault((outcome.arm, outcome.budget), []).append(outcome)
     differences, crossings, costs, missing = [], [], [], []
-    if not any(outcome.arm == BASELINE for outcome in outcomes):
+    arms = {arm for arm, _ in groups}
+    if BASELINE not in arms:
         missing.append("No run is of the arm plain, so that there is nothing to compare with.")
+    elif len(arms) == 1:
+        missing.append("All runs are of the arm plain, so that there is nothing to compare.")
     for (arm, budget), runs in groups.items():
         plain = groups.get((BASELINE, budget), [])
-        pairs = _pair(runs, plain)
+        pairs = pair_runs(runs, plain)
         if not pairs:
-            if arm != BASELINE:
+            if arm != BASELINE and BASELINE in arms:
                 missing.append(_explain_no_pair(arm, budget, runs, plain))
             continue
         crossings.append(cross_inside(pairs))
@@ -173,81 +132,14 @@ def summarise_runs(runs: Sequence[Outcome]) -> Summary:
     )
 
 
-def compare_accuracy(pairs: Pairs, runs: Sequence[Outcome] = ()) -> Difference:
-    """Return the mean paired difference and its 95 % t interval; ``runs`` tells the unpaired."""
-    per_seed = {run.seed: run.accuracies[-1] - plain.accuracies[-1] for run, plain in pairs}
-    values = list(per_seed.values())
-    low, high = compute_t_interval(values) or (None, None)
-    return Difference(
-        *_identify(pairs),
-        n=len(values),
-        mean=statistics.fmean(values),
-        low=low,
-        high=high,
-        per_seed=tuple(per_seed.items()),
-        unpaired=tuple(r.seed for r in runs if r.complete and r.seed not in per_seed),
-    )
-
-
-def cross_inside(pairs: Pairs) -> Crossing:
-    """Return when, inside its runs, an arm reaches the accuracy that plain's runs end with."""
-    per_seed = {
-        run.seed: find_crossing(
-            list(zip(run.epochs, run.accuracies, strict=True)), plain.accuracies[-1]
-        )
-        for run, plain in pairs
-    }
-    return Crossing(
-        *_identify(pairs),
-        n=len(per_seed),
-        median=compute_median(list(per_seed.values())),
-        never=sum(epoch is None for epoch in per_seed.values()),
-        per_seed=tuple(per_seed.items()),
-    )
-
-
-def compare_time(pairs: Pairs) -> Cost | None:
-    """Return the ratio of training seconds of an epoch; each run's first epoch warms it up.
-
-    None where no run of plain took measurable time.
-    """
-
-    def time_epoch(run: Outcome) -> float:
-        return statistics.median(run.train_seconds[1:] or run.train_seconds)
-
-    ratios = [time_epoch(run) / time_epoch(plain) for run, plain in pairs if time_epoch(plain) > 0]
-    if not ratios:
-        return None
-    return Cost(
-        *_identify(pairs),
-        n=len(ratios),
-        ratio=statistics.median(ratios),
-        low=min(ratios),
-        high=max(ratios),
-        same_machine=all(run.machine == plain.machine for run, plain in pairs),
-    )
-
-
-def _identify(pairs: Pairs) -> tuple[str, int]:
-    return pairs[0][0].arm, pairs[0][0].budget
-
-
-def _pair(runs: Sequence[Outcome], plain: Sequence[Outcome]) -> Pairs:
-    baselines = {run.seed: run for run in plain if run.complete}
-    pairs = [(r, baselines[r.seed]) for r in runs if r.complete and r.seed in baselines]
-    for run, baseline in pairs:
-        check_pair(run, baseline)
-    return pairs
-
-
 def _explain_no_pair(
     arm: str, budget: int, runs: Sequence[Outcome], plain: Sequence[Outcome]
 ) -> str:
-    where = f"{name_arm(arm)} at {budget} epochs has no difference to plain: "
+    reason = "no seed was completed by both"
     if not any(run.complete for run in runs):
-        return where + "all its runs diverged."
-    if not plain:
-        return where + "plain was not run with this budget."
-    if not any(run.complete for run in plain):
-        return where + "all runs of plain diverged."
-    return where + "no seed was completed by both."
+        reason = "all its runs diverged"
+    elif not plain:
+        reason = "plain was not run with this budget"
+    elif not any(run.complete for run in plain):
+        reason = "all runs of plain diverged"
+    return f"{name_arm(arm)} at {count_epochs(budget)} has no difference to plain: {reason}."

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainact.lab.answers import Answers
-from trainact.lab.outcomes import BASELINE, Record, list_differences, name_arm
+from trainact.lab.outcomes import BASELINE, Record, count_epochs, list_differences, name_arm
 from trainact.lab.tables import (
     Grid,
     make_cost_grid,
@@ -123,7 +123,7 @@ def _list_verdicts(answers: Answers) -> tuple[tuple[str, tuple[str, ...]], ...]:
     largest = max((found.budget for found in answers.speed_ups), default=None)
     note = SMOKE_NOTE if answers.kind == "smoke" else ""
     sooner = [note + tell_speed_up(f) for f in answers.speed_ups if f.budget == largest]
-    ends = [(f"At the end of {budget} epochs", told) for budget, told in by_budget.items()]
+    ends = [(f"At the end of {count_epochs(budget)}", told) for budget, told in by_budget.items()]
     lists = [*ends[:1], ("How much sooner", sooner), *ends[1:], ("Not told", answers.missing)]
     return tuple((heading, tuple(told)) for heading, told in lists if told)
 
@@ -172,8 +172,8 @@ def _make_environment_grid(records: Sequence[Record]) -> Grid:
         ],
         "accelerator": [row.get("accelerator") or "none" for row in made],
         "model": [
-            f"{record['model']['name']}, {record['model'].get('parameters')} parameters, TrAct at "
-            f"{', '.join(record['model'].get('first_layers') or ['no layer'])}"
+            f"{record['model']['name']}, {record['model'].get('parameters')} parameters, "
+            f"first layer {', '.join(record['model'].get('first_layers') or ['unknown'])}"
             for record in records
         ],
         "data": [_describe_data(record["data"]) for record in records],

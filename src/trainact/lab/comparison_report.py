@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from trainact.lab.answers import Answers, answer
 from trainact.lab.chapters import Chapter, ask_question, list_environments, write_chapters
 from trainact.lab.curves import draw_accuracy, draw_budgets, draw_gradients, export_picture
+from trainact.lab.files import write_atomically
 from trainact.lab.outcomes import Record, name_arm
 from trainact.lab.page import render_answers
 from trainact.lab.tables import escape_markdown, render_markdown
@@ -49,6 +49,7 @@ def write_comparison(
 
     Raises:
         TrActValueError: records that cannot be compared; then nothing is written.
+        StorageError: the disk is full or the folder cannot be written.
     """
     answers = answer(records, jobs)
     held: dict[str, bytes] = {
@@ -60,9 +61,8 @@ def write_comparison(
     }
     if len(answers.budgets) > 1:
         held["budgets.png"] = export_picture(draw_budgets(answers), "png")
-    folder.mkdir(parents=True, exist_ok=True)
     for name, content in held.items():
-        _write_atomically(folder / name, content)
+        write_atomically(folder / name, content)
     if "budgets.png" not in held:
         (folder / "budgets.png").unlink(missing_ok=True)
     return Comparison(answers, folder, tuple(folder / name for name in held))
@@ -126,9 +126,3 @@ def _render(chapter: Chapter) -> list[str]:
     if chapter.command:
         parts.append("\n".join(f"    {line}" for line in chapter.command.splitlines()))
     return parts
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    beside.write_bytes(content)
-    os.replace(beside, path)

@@ -12,9 +12,10 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from trainact.lab.answers import Answers
-from trainact.lab.outcomes import BASELINE, Outcome, name_arm
+from trainact.lab.outcomes import BASELINE, Outcome, count_epochs, name_arm
 from trainact.lab.wording import SMOKE, show_reach
 
 __all__ = ["draw_accuracy", "draw_budgets", "draw_gradients", "export_picture"]
@@ -59,6 +60,9 @@ def draw_gradients(answers: Answers, budgets: Sequence[int] | None = None) -> Fi
     for axis in figure.axes:
         if axis.lines:
             axis.set_yscale("log")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter(lambda norm, _: f"{norm:g}")
+            axis.tick_params("y", which="minor", left=False, labelleft=False)
     return figure
 
 
@@ -142,8 +146,10 @@ def _draw_panels(
             for arm in answers.arms:
                 runs = [o for o in answers.outcomes if (o.arm, o.budget) == (arm, budget)]
                 _draw_runs(axis, runs, read, average, _label(arm), _style(answers, arm))
-            axis.set(title=f"{budget} epochs", xlabel="epoch", ylabel=label)
-            axis.xaxis.get_major_locator().set_params(integer=True)
+            axis.set(title=count_epochs(budget), xlabel="epoch", ylabel=label)
+            if budget == 1:
+                axis.set_xlim(0, 2)
+            axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
             axis.grid(alpha=0.3)
         _add_legend(figure, *axes)
     return figure
@@ -161,7 +167,8 @@ def _draw_runs(
     for run in runs:
         points = [p for p in zip(run.epochs, read(run), strict=True) if p[1] is not None]
         if len(runs) > 1 or not run.complete:
-            axis.plot(*zip(*points, strict=True), **style | {"linewidth": 0.7, "alpha": 0.45})
+            thin = {"linewidth": 0.7, "alpha": 0.45, "marker": "." if len(points) == 1 else None}
+            axis.plot(*zip(*points, strict=True), **style | thin)
         if points and not run.complete:
             cross = {"marker": "x", "markersize": 9, "markeredgewidth": 2.5, "zorder": 5}
             axis.plot(*points[-1], **style | cross | {"linestyle": "none"}, label=DIVERGED)
@@ -199,7 +206,7 @@ def _make_figure(answers: Answers, panels: int) -> Figure:
 def _add_legend(figure: Figure, *axes: Axes) -> None:
     """Put one legend below all panels; say so where there is nothing to draw."""
     entries: dict[str, Any] = {}
-    for axis in axes:
+    for axis in reversed(axes):  # the longest runs have lines, not points, to show
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     if DIVERGED in entries:

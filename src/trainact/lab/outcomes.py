@@ -17,6 +17,7 @@ __all__ = [
     "Outcome",
     "Record",
     "check_pair",
+    "count_epochs",
     "list_differences",
     "name_arm",
     "order_arms",
@@ -60,7 +61,7 @@ class Outcome:
     @property
     def label(self) -> str:
         """Return what names this run in a message."""
-        return f"{self.arm}, {self.budget} epochs, seed {self.seed}"
+        return f"{self.arm}, {count_epochs(self.budget)}, seed {self.seed}"
 
 
 def read_outcomes(records: Sequence[Record]) -> tuple[Outcome, ...]:
@@ -80,7 +81,7 @@ def read_outcomes(records: Sequence[Record]) -> tuple[Outcome, ...]:
     for key, times in Counter((o.arm, o.budget, o.seed) for o in outcomes).items():
         if times > 1:
             raise TrActValueError(
-                f"{times} records are of {key[0]}, {key[1]} epochs, seed {key[2]}; give one."
+                f"{times} records are of {key[0]}, {count_epochs(key[1])}, seed {key[2]}; give one."
             )
     _check_recipes(records)
     arms = order_arms(outcome.arm for outcome in outcomes)
@@ -113,12 +114,17 @@ def name_arm(arm: str) -> str:
     >>> name_arm("tract-0.1"), name_arm("lr-10"), name_arm("adamw")
     ('TrAct λ=0.1', 'plain, first-layer lr ×10', 'adamw')
     """
-    number = r"(\d+(?:\.\d+)?(?:e-?\d+)?)"
+    number = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
     if match := re.fullmatch(f"tract-{number}", arm):
         return f"TrAct λ={match[1]}"
     if match := re.fullmatch(f"lr-{number}", arm):
         return f"plain, first-layer lr ×{match[1]}"
     return arm
+
+
+def count_epochs(number: int) -> str:
+    """Return ``1 epoch`` or ``2 epochs``."""
+    return f"{number} epoch{'s' * (number != 1)}"
 
 
 def order_arms(arms: Iterable[str]) -> list[str]:
@@ -130,7 +136,7 @@ def order_arms(arms: Iterable[str]) -> list[str]:
 
     def key(arm: str) -> tuple[int, str, float, str]:
         kind, _, number = arm.partition("-")
-        size = float(number) if re.fullmatch(r"[\d.]+(e-?\d+)?", number) else 0.0
+        size = float(number) if re.fullmatch(r"\d+(\.\d+)?(e[+-]?\d+)?", number) else 0.0
         group = 0 if arm == BASELINE else 1 if kind == "tract" else 2
         return group, kind, size, arm
 
@@ -154,8 +160,8 @@ def _check_recipes(records: Sequence[Record]) -> None:
         differing = list_differences(record, before, f"seed {before['seed']}")
         if differing:
             raise TrActValueError(
-                f"runs of {record['arm']} with {record['budget']} epochs do not share a recipe. "
-                f"Seed {record['seed']} has {', '.join(differing)}."
+                f"runs of {record['arm']} with {count_epochs(record['budget'])} do not share a "
+                f"recipe. Seed {record['seed']} has {', '.join(differing)}."
             )
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from trainact.lab.answers import Answers, answer
 from trainact.lab.chapters import Chapter, ask_question, write_chapters
 from trainact.lab.curves import draw_accuracy, draw_budgets, draw_gradients, export_picture
-from trainact.lab.outcomes import Record, name_arm
+from trainact.lab.outcomes import Record, count_epochs, name_arm
 from trainact.lab.tables import render_html
 from trainact.lab.wording import SMOKE, show_accuracy, show_reach
 
@@ -84,7 +84,7 @@ def _draw(picture: str, answers: Answers) -> Iterable[str]:
             for s in answers.summaries
             if s.budget == budget and picture == "accuracy"
         )
-        caption = f"{what}, runs of {budget} epochs"
+        caption = f"{what}, runs of {count_epochs(budget)}"
         yield _embed(draw(answers, [budget]), caption, f"{caption}. {ends}".strip())
 
 
@@ -99,10 +99,11 @@ def _embed(figure: Figure, caption: str, described: str) -> str:
 
 def _describe(answers: Answers) -> str:
     ends = [
-        f"{name_arm(s.arm)} with {s.budget} epochs {show_accuracy(s)}" for s in answers.summaries
+        f"{name_arm(s.arm)} with {count_epochs(s.budget)} {show_accuracy(s)}"
+        for s in answers.summaries
     ]
     sooner = [
-        f"{name_arm(f.arm)} against plain's {f.budget} epochs {show_reach(f.reach)}"
+        f"{name_arm(f.arm)} against plain's {count_epochs(f.budget)} {show_reach(f.reach)}"
         for f in answers.speed_ups
     ]
     return f"Final accuracy in percent: {'; '.join(ends)}. Speed-up: {'; '.join(sooner) or 'none'}."

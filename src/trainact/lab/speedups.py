@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trainact.lab.outcomes import BASELINE, Outcome, check_pair, name_arm
+from trainact.lab.outcomes import BASELINE, Outcome, check_pair, count_epochs, name_arm
 from trainact.lab.statistics import find_in_log, resample
 
 __all__ = ["Reach", "SpeedUp", "find_speed_ups"]
@@ -59,7 +59,7 @@ def find_speed_ups(
     found, missing = [], []
     for arm, by_budget in runs.items() if plain else ():
         larger = [budget for budget in sorted(plain) if budget > min(by_budget)]
-        run_at = f"complete runs have {_list(by_budget)} epochs (plain: {_list(plain)})."
+        run_at = f"complete runs have epochs {_list(by_budget)} (plain: {_list(plain)})."
         if len(by_budget) < 2 or not larger:
             missing.append(
                 f"{name_arm(arm)}: how much sooner takes two or more budgets, and plain at a "
@@ -72,8 +72,8 @@ def find_speed_ups(
                 found.append(_measure(arm, budget, plain[budget], by_budget, seeds, resamples))
             else:
                 missing.append(
-                    f"{name_arm(arm)}: how much sooner than plain at {budget} epochs cannot be "
-                    f"told, as no seed has that run and all of the arm's; {run_at}"
+                    f"{name_arm(arm)}: how much sooner than plain at {count_epochs(budget)} cannot "
+                    f"be told, as no seed has that run and all of the arm's; {run_at}"
                 )
     return tuple(found), tuple(missing)
 

@@ -5,8 +5,9 @@ The terminal, the Markdown page and the HTML page all take their numbers and sen
 
 from collections.abc import Sequence
 
-from trainact.lab.answers import Answers, Cost, Difference, Summary
-from trainact.lab.outcomes import BASELINE, name_arm
+from trainact.lab.answers import Answers, Summary
+from trainact.lab.outcomes import BASELINE, count_epochs, name_arm
+from trainact.lab.pairs import Cost, Difference
 from trainact.lab.speedups import Reach, SpeedUp
 
 __all__ = [
@@ -39,10 +40,11 @@ HOW_SPEED_UPS_ARE_FOUND = (
     "Each point is the end of a run with its own full learning-rate schedule. The arm's mean "
     "accuracy over the budgets run, joined by straight lines over the logarithm of the epochs, "
     "first reaches plain's mean accuracy at E epochs after e epochs; the speed-up is E / e. Both "
-    "means are over the seeds that have all these runs complete. "
-    "Brackets are the 95 % percentile interval of 2,000 bootstrap resamples of the seeds, coarse "
-    "for few seeds. Nothing is told beyond the budgets run: ≥ where the smallest budget already "
-    "reaches it, < where the largest does not. Epochs are counted, not seconds."
+    "means are over the seeds that have all these runs complete. Brackets are the 95 % percentile "
+    "interval of 2,000 bootstrap resamples of the seeds; with fewer than about ten seeds it is too "
+    "narrow, and with two or three hardly more than the range of the seeds. Nothing is told beyond "
+    "the budgets run: ≥ where the smallest budget already reaches it, < where the largest does "
+    "not. Epochs are counted, not seconds."
 )
 CROSSINGS_ARE_NOT_SPEED_UPS = (
     "This is not the speed-up. Inside a run the learning-rate schedule is not finished: the rate "
@@ -72,7 +74,7 @@ def show_accuracy(summary: Summary) -> str:
 
 def show_difference(difference: Difference | None) -> str:
     """Return ``+1.90 [0.40, 3.40]``."""
-    if difference is None or difference.mean is None:
+    if difference is None:
         return "-"
     return show_number(difference.mean, sign=True) + _show_interval(difference)
 
@@ -101,7 +103,7 @@ def show_speed_up(found: SpeedUp) -> str:
 
 def give_verdict(difference: Difference, diverged: Sequence[int] = ()) -> str:
     """Return one honest sentence on one arm at one budget; ``diverged`` are seeds of the arm."""
-    title, mean, n = name_arm(difference.arm), difference.mean or 0.0, difference.n
+    title, mean, n = name_arm(difference.arm), difference.mean, difference.n
     low, high = difference.low, difference.high
     if low is None or high is None:
         told = (
@@ -116,7 +118,9 @@ def give_verdict(difference: Difference, diverged: Sequence[int] = ()) -> str:
     else:
         interval = _show_interval(difference)
         told = f"{title}: no clear difference: {show_number(mean)} points{interval}"
-    return told + (f" ({n} seeds)" if n > 1 else "") + _tell_diverged(diverged) + "."
+    unpaired = ", ".join(map(str, difference.unpaired))
+    alone = f"; left out for want of a complete plain run: seed {unpaired}" if unpaired else ""
+    return told + (f" ({n} seeds)" if n > 1 else "") + _tell_diverged(diverged) + alone + "."
 
 
 def give_verdicts(answers: Answers) -> list[tuple[int, str]]:
@@ -146,14 +150,15 @@ def give_verdicts(answers: Answers) -> list[tuple[int, str]]:
 def tell_speed_up(found: SpeedUp) -> str:
     """Return the sentence of one speed-up."""
     title, kind = name_arm(found.arm), found.reach.kind
-    goal = f"plain's accuracy of {found.budget} epochs ({show_number(found.target)} %)"
+    goal = f"plain's accuracy of {count_epochs(found.budget)} ({show_number(found.target)} %)"
     if kind == "below":
-        told = f"{title} does not reach {goal} within {max(found.budgets)} epochs: a speed-up "
+        most = count_epochs(max(found.budgets))
+        told = f"{title} does not reach {goal} within {most}: a speed-up "
         return f"{told}{show_speed_up(found)}{_count(len(found.seeds))}."
     when = f"after {show_number(found.epochs or 0, 1)} epochs"
     if kind == "at least":
-        when = f"already at its smallest budget, {min(found.budgets)} epochs"
-    slower = ", so it is slower" if kind == "equal" and found.reach.factor < 1 else ""
+        when = f"already at its smallest budget, {count_epochs(min(found.budgets))}"
+    slower = "; below 1 is slower" if kind == "equal" and found.reach.factor < 1 else ""
     told = f"{title} reaches {goal} {when}: a speed-up of {show_speed_up(found)}"
     return f"{told}{_count(len(found.seeds))}{slower}."
 
@@ -165,7 +170,7 @@ def caution_about_time(jobs: int) -> str:
         "first left out)."
     )
     if jobs <= 1:
-        return f"{how} One run at a time had the machine; trainact bench measures this closer."
+        return f"{how} The runs had the machine one by one; trainact bench measures this closer."
     return (
         f"{how} CAUTION: {jobs} runs shared the machine and slowed each other, so that these "
         "ratios are not to be trusted closely; trainact bench measures the cost alone."
