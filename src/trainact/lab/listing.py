@@ -66,7 +66,7 @@ def show_duration(seconds: float | None) -> str:
     """Return a time in the unit that suits it.
 
     >>> show_duration(40), show_duration(5400), show_duration(3e5), show_duration(None)
-    ('40 s', '90 min', '3.5 days', '-')
+    ('40 s', '1.5 h', '3.5 days', '-')
     """
     if seconds is None:
         return "-"
