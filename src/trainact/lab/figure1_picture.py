@@ -38,22 +38,22 @@ def draw_figure1(record: Mapping[str, Any], examples: Mapping[str, Steps]) -> Fi
         for part, (name, title) in zip(top.subfigures(1, 3), titles.items(), strict=True):
             cosine = record["example"][name]
             part.suptitle(f"{title}\ncosine {cosine:.3f}", fontsize=11, fontweight="bold")
-            _draw_steps(part, examples[name], _choose_sign(cosine))
+            _draw_steps(part, examples[name], "tokens" if name == "language" else "patches")
         _draw_cosines(bottom.subplots(), record)
     return figure
 
 
-def _draw_steps(figure: Any, steps: Steps, sign: str) -> None:
+def _draw_steps(figure: Any, steps: Steps, rows: str) -> None:
     """Draw the wanted and the given step beside each other, each on its own scale."""
     axes = figure.subplots(1, 2)
-    for axis, step, label in zip(axes, steps, ("wanted: ∇z", f"{sign}  given: Δz"), strict=True):
+    for axis, step, label in zip(axes, steps, ("wanted: ∇z", "given: Δz"), strict=True):
         shown = step[:, :OUTPUTS]
         most = shown.abs().max().item()
         axis.imshow(shown, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
         axis.set_title(label, fontsize=10)
         axis.set(xticks=[], yticks=[])
         axis.set_xlabel(f"{shown.shape[1]} outputs", fontsize=8)
-    axes[0].set_ylabel(f"{len(steps.wanted)} tokens or patches", fontsize=8)
+    axes[0].set_ylabel(f"{len(steps.wanted)} {rows}", fontsize=8)
 
 
 def _draw_cosines(axis: Axes, record: Mapping[str, Any]) -> None:
@@ -87,8 +87,3 @@ def _draw_cosines(axis: Axes, record: Mapping[str, Any]) -> None:
     )
     axis.grid(alpha=0.3)
     axis.legend(frameon=False, fontsize=10, loc="upper right", bbox_to_anchor=(1.0, 0.94))
-
-
-def _choose_sign(cosine: float) -> str:
-    """Return how the given step relates to the wanted one, as the paper writes it."""
-    return "=" if cosine > 1 - 1e-6 else "≈" if cosine > 0.8 else "≠"
