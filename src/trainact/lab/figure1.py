@@ -25,14 +25,14 @@ from trainact.lab.curves import export_picture
 from trainact.lab.data import ImageData, ImageTensor, load_data
 from trainact.lab.data.cache import cache_file
 from trainact.lab.environment import describe_environment
-from trainact.lab.figure1_picture import Steps, draw_figure1
+from trainact.lab.figure1_picture import Steps, compute_cosine, draw_figure1
 from trainact.lab.files import write_atomically
 from trainact.lab.naming import parse_whole_numbers
 from trainact.lab.randomness import seed_everything
 from trainact.lab.recipe import DataFields, ModelFields, Recipe, change_recipe
 from trainact.lab.settings import parse_settings
 
-__all__ = ["add_arguments", "measure_figure1", "run"]
+__all__ = ["Rows", "add_arguments", "make_examples", "measure_figure1", "run"]
 
 FORMAT = 1
 NETWORK = ModelFields("lab:vit-cifar", {"width": 64, "depth": 4, "heads": 4})
@@ -97,7 +97,7 @@ def measure_figure1(
         for count in [count for count in ROWS if count <= len(rows.x)]:
             by_rows.setdefault(count, []).append(_compare(_sample(rows, count, seed), lam))
         if not examples:
-            examples = _make_examples(_sample(rows, SHOWN, seed), lam)
+            examples = make_examples(_sample(rows, SHOWN, seed), lam)
     language = _measure_language(SHOWN)
     vision = [{"rows": count, **_summarise(found)} for count, found in by_rows.items()]
     record = {
@@ -110,7 +110,7 @@ def measure_figure1(
         "lam": lam,
         "seeds": list(seeds),
         "language": language,
-        "example": {name: _cosine(steps) for name, steps in examples.items()},
+        "example": {name: compute_cosine(steps) for name, steps in examples.items()},
         "vision": vision,
         "environment": describe_environment(),
     }
@@ -164,7 +164,7 @@ def _measure_language(tokens: int) -> dict[str, float]:
     return {"tokens": tokens, "cosine": diagnose(layer, torch.eye(tokens), grad_z).cosine_plain}
 
 
-def _make_examples(rows: Rows, lam: float) -> dict[str, Steps]:
+def make_examples(rows: Rows, lam: float) -> dict[str, Steps]:
     """Return the steps of z of a few patches, and of as many tokens with the same gradients."""
     x, grad_z = rows.x.double(), rows.grad_z.double()
     tokens = torch.eye(len(x), dtype=torch.float64)
@@ -175,10 +175,6 @@ def _make_examples(rows: Rows, lam: float) -> dict[str, Steps]:
         "vision": Steps(grad_z, x @ gradient.mT),
         "tract": Steps(grad_z, x @ torch.linalg.solve(moment, gradient.mT)),
     }
-
-
-def _cosine(steps: Steps) -> float:
-    return F.cosine_similarity(steps.wanted.flatten(), steps.given.flatten(), dim=0).item()
 
 
 def _summarise(found: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:

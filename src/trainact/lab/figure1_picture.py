@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
+import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from trainact.lab.curves import COLOURS, LOOK
 
-__all__ = ["Steps", "draw_figure1"]
+__all__ = ["Steps", "compute_cosine", "draw_figure1"]
 
 OUTPUTS = 12
 """Of all outputs m, those that the matrices show."""
@@ -22,6 +23,11 @@ class Steps(NamedTuple):
 
     wanted: Tensor
     given: Tensor
+
+
+def compute_cosine(steps: Steps) -> float:
+    """Return the cosine between the two steps."""
+    return F.cosine_similarity(steps.wanted.flatten(), steps.given.flatten(), dim=0).item()
 
 
 def draw_figure1(record: Mapping[str, Any], examples: Mapping[str, Steps]) -> Figure:
@@ -49,7 +55,7 @@ def _draw_steps(figure: Any, steps: Steps, rows: str) -> None:
     for axis, step, label in zip(axes, steps, ("wanted: ∇z", "given: Δz"), strict=True):
         shown = step[:, :OUTPUTS]
         most = shown.abs().max().item()
-        axis.imshow(shown, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
+        axis.imshow(shown.numpy(), cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
         axis.set_title(label, fontsize=10)
         axis.set(xticks=[], yticks=[])
         axis.set_xlabel(f"{shown.shape[1]} outputs", fontsize=8)
