@@ -26,13 +26,13 @@ def make_tuning_grid(tuning: Mapping[str, Any]) -> Grid:
                 name,
                 str(budget),
                 _show(value),
-                beside or "-",
                 "diverged" if accuracy is None else show_number(accuracy),
-                str(len(row["seeds"])),
                 "chosen" if tuning["chosen"][str(budget)][name] == value else "",
+                str(len(row["seeds"])),
+                beside or "-",
             )
         )
-    head = ("field", "epochs", "value", "beside", "held-out accuracy, %", "seeds", "")
+    head = ("field", "epochs", "value", "held-out, %", "", "seeds", "beside")
     caption = f"Values tried in plain training, on {tuning['held_out']} held-out images"
     return Grid(caption, head, tuple(rows))
 
