@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", help="photos, cifar10, cifar100, a folder of images or of parquet files, an .npz "
         "file, or a hub id")  # fmt: skip
     add("--image-size", type=int, metavar="PIXELS", help="side that images are brought to")
-    add("--epochs", default="2", metavar="N[,N...]",
-        help="budgets, each with its own full schedule: 5,10,20 (default 2)")  # fmt: skip
+    add("--epochs", default="1,2", metavar="N[,N...]",
+        help="budgets, each with its own full schedule: 5,10,20 (default 1,2)")  # fmt: skip
     add("--seeds", default="0-2", help="0-4 or 0,1,2 (default 0-2)")
     add(
         "--arms", default="plain,tract", help="of plain, tract, lr, lr=FACTOR (default plain,tract)"
