@@ -159,6 +159,18 @@ def test_networks_of_one_folder_are_told_one_by_one(tmp_path):
     assert [study.key for study in studies] == [f"{TABLE}-resnet18", f"{TABLE}-vgg16"]
 
 
+def test_networks_in_folders_of_their_own_belong_to_one_recipe(tmp_path):
+    for network in ("vgg16", "resnet18"):
+        for arm in ARMS:
+            record = make_record(arm, 200, 0, 70, model__name=f"lab:{network}")
+            write_record(tmp_path / TABLE / network, record)
+    pages = read_report([tmp_path]).pages
+    assert [page.study.key for page in pages] == [f"{TABLE}-resnet18", f"{TABLE}-vgg16"]
+    (chapter,) = [c for c in pages[1].chapters if c.title == "Beside the paper"]
+    assert chapter.grids[0].rows[0][6] == "72.12 ± 0.24"
+    assert [c.pictures for c in pages[1].chapters if c.pictures] == [("accuracy",)]
+
+
 def test_an_arm_with_another_network_has_no_pair_and_is_told(tmp_path):
     for arm in (*ARMS, "dual-patch-norm"):
         record = make_record(arm, 2, 0, 60)
