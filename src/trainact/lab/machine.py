@@ -49,8 +49,8 @@ def start_machine(fields: RunFields, folder: Path) -> Accelerator:
         raise TrActValueError(f"the machine cannot be set up: {error}") from error
     if accelerator.num_processes != count_ranks():
         raise TrActError(
-            f"{count_ranks()} ranks were launched, Accelerate sees {accelerator.num_processes}; set "
-            "run.device to the kind of device that they have."
+            f"{count_ranks()} ranks were launched, Accelerate sees {accelerator.num_processes};"
+            " set run.device to the kind that they have."
         )
     return accelerator
 
