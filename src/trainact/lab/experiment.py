@@ -20,6 +20,7 @@ __all__ = [
     "find_experiments",
     "list_experiments",
     "make_experiment",
+    "read_tables",
     "shrink",
 ]
 
@@ -126,21 +127,31 @@ def list_experiments() -> list[str]:
     )
 
 
+def read_tables(reference: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the tables of a recipe inside the package, or of a file.
+
+    Raises:
+        TrActValueError: there is none, or it is not TOML.
+    """
+    if reference.endswith(".toml"):
+        path = Path(reference)
+        return path.stem, read_toml(path)
+    if reference not in list_experiments():
+        raise TrActValueError(
+            name_nearest(reference, list_experiments(), "recipe") + " A file ends in .toml."
+        )
+    with resources.as_file(resources.files("trainact.lab") / "recipes") as folder:
+        return reference, read_toml(folder / f"{reference}.toml")
+
+
 def find_experiment(reference: str) -> Experiment:
     """Return the experiment of a name inside the package, or of a file.
 
     Raises:
         TrActValueError: there is none, or its file is wrong.
     """
-    if reference.endswith(".toml"):
-        path = Path(reference)
-        return make_experiment(read_toml(path), path.stem)
-    if reference not in list_experiments():
-        raise TrActValueError(
-            name_nearest(reference, list_experiments(), "recipe") + " A file ends in .toml."
-        )
-    with resources.as_file(resources.files("trainact.lab") / "recipes") as folder:
-        return make_experiment(read_toml(folder / f"{reference}.toml"), reference)
+    name, tables = read_tables(reference)
+    return make_experiment(tables, name)
 
 
 def find_experiments(reference: str) -> list[Experiment]:
