@@ -108,6 +108,7 @@ def test_the_identity_ignores_only_what_changes_no_number():
         value = "tensorboard" if name == "run.tracker" else "x"
         assert identify(change_recipe(Recipe(), {name: value})) == base
     assert identify(change_recipe(Recipe(), {"data.workers": 3})) == base
+    assert identify(change_recipe(Recipe(), {"run.keep_weights": False})) == base
     assert identify(change_recipe(Recipe(), {"run.seed": 3})) != base
     assert identify(change_recipe(Recipe(), {"tract.enabled": False})) != base
 

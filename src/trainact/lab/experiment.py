@@ -210,6 +210,7 @@ def shrink(experiment: Experiment, changes: Sequence[tuple[str, Any]] = ()) -> E
     }
     if experiment.networks:
         small |= {"data.train_images": 8, "data.test_images": 8, "data.batch_size": 4}
+        small |= {"run.keep_weights": False}  # gigabytes, of no use
     if data.name in ("cifar10", "cifar100") and not data.folder:
         small["data.name"] = "photos"
     recipe = change_recipe(experiment.recipe, {**small, **dict(changes)})
