@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainact.errors import TrActValueError
+from trainact.lab.overhead import FILE, read_zoo, render_zoo
 
 __all__ = ["fill_page", "main", "render_bench"]
 
@@ -42,6 +43,7 @@ def make_tables(root: Path = ROOT) -> dict[str, str]:
         "bench-layer": render_bench(record, "layer"),
         "bench-step": render_bench(record, "step"),
         "bench-made-with": describe_record(record),
+        "bench-zoo": render_zoo(read_zoo(root / "results" / "bench" / FILE)),
     }
 
 
