@@ -22,6 +22,7 @@ from trainact.lab.plan import PlannedRun
 from trainact.lab.progress import Display
 from trainact.lab.recipe import Recipe
 from trainact.lab.recipe_file import read_recipe, write_recipe
+from trainact.lab.session import build_model
 from trainact.lab.settings import count_ranks
 from trainact.lab.train import train
 
@@ -50,15 +51,19 @@ def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[Out
         display: shows how they come along.
 
     Raises:
-        TrActValueError: ``jobs`` is not positive, or more than one under torchrun.
+        TrActError: ``jobs`` is not positive, or more than one under torchrun; there is no such data
+            or model.
     """
     if jobs < 1:
         raise TrActValueError(f"--jobs takes a positive number; got {jobs}.")
     if jobs > 1 and count_ranks() > 1:
         raise TrActValueError("--jobs is for one process; under torchrun all ranks do one run.")
+    load = functools.lru_cache(maxsize=2)(load_data)
+    left = [run.recipe for run in runs if not run.folder.record_path.exists()]
+    if left and all(recipe.model == left[0].model for recipe in left):
+        build_model(left[0], load(left[0].data))  # what is wrong with all runs is told once
     with display.open([(run.name, run.recipe.schedule.epochs) for run in runs]):
         if jobs == 1:
-            load = functools.lru_cache(maxsize=2)(load_data)
             return [do_run(run, functools.partial(display.tell, run.name), load) for run in runs]
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             children = _Children(jobs, display)

@@ -23,7 +23,7 @@ from trainact.lab.optimizers import find_first_parameters, make_optimizers, rate
 from trainact.lab.randomness import capture_states, restore_states, seed_everything
 from trainact.lab.recipe import Recipe
 
-__all__ = ["TOTALS", "Session"]
+__all__ = ["TOTALS", "Session", "build_model"]
 
 TOTALS = ("loss", "correct", "seen", "first_layer_grad_norm", "grad_norm")
 """What is summed over the steps of an epoch: over images the first three, over steps the others."""
@@ -45,7 +45,7 @@ class Session:
         self.standard = measure_standard(data, recipe.data)
         seed = recipe.run.seed
         seed_everything(seed, "weights")
-        self.network, self.first_layers = _build(recipe, data)
+        self.network, self.first_layers = build_model(recipe, data)
         self.initial_weights = _hash_weights(self.network)
         if recipe.run.channels_last:
             self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -200,7 +200,7 @@ class Session:
         self.sessions += 1
 
 
-def _build(recipe: Recipe, data: ImageData) -> tuple[nn.Module, list[str]]:
+def build_model(recipe: Recipe, data: ImageData) -> tuple[nn.Module, list[str]]:
     """Return the network and the names of its first layers, TrAct in them if the recipe says so."""
     channels, size = 3, recipe.data.image_size
     if isinstance(data.train, ImageTensor):
