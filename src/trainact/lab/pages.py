@@ -19,6 +19,7 @@ from trainact.lab.evidence import (
     read_evidence,
     write_evidence,
 )
+from trainact.lab.overhead import FILE, read_zoo, render_zoo
 
 __all__ = ["fill_page", "main", "render_bench"]
 
@@ -51,6 +52,7 @@ def make_tables(evidence: Evidence, root: Path = ROOT) -> dict[str, str]:
         "bench-layer": render_bench(record, "layer"),
         "bench-step": render_bench(record, "step"),
         "bench-made-with": describe_record(record),
+        "bench-zoo": render_zoo(read_zoo(root / "results" / "bench" / FILE)),
     }
 
 
