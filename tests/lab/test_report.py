@@ -14,6 +14,7 @@ pytest.importorskip("rich", reason="terminal tables need rich")
 from trainact.errors import TrActValueError
 from trainact.lab import cli
 from trainact.lab.answers import answer
+from trainact.lab.failures import write_failure
 from trainact.lab.report import read_report
 from trainact.lab.studies import find_studies
 from trainact.lab.study_chapters import write_study as tell_study
@@ -224,8 +225,11 @@ def test_only_interrupted_runs_make_a_page_that_says_so(tmp_path):
     run = tmp_path / OWN / "runs" / "plain-2ep-seed0-abc"
     run.mkdir(parents=True)
     (run / "recipe.toml").write_text("")
+    write_failure(run, "the disk is full")
     assert cli.main(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
-    assert "No run has ended yet" in (tmp_path / "out" / "report.md").read_text()
+    told = (tmp_path / "out" / "report.md").read_text()
+    assert "No run has ended yet" in told
+    assert "it failed: the disk is full" in told
 
 
 def test_runs_of_one_recipe_in_two_folders_are_one_experiment(tmp_path):

@@ -12,6 +12,7 @@ from typing import Any
 
 from trainact.errors import TrActValueError
 from trainact.lab.experiment import list_experiments
+from trainact.lab.failures import read_failure
 from trainact.lab.naming import name_run
 from trainact.lab.outcomes import Record, read_outcomes
 from trainact.lab.paper import list_recipes
@@ -149,7 +150,9 @@ def _describe_interrupted(path: Path) -> str:
         told = "a run whose recipe cannot be read"
     if any(path.glob("record.json.damaged-*")):
         told += ", whose record was damaged and set aside"
-    return f"{told} ({path.name})"
+    failure = read_failure(path)
+    why = f"; it failed: {failure['failure']}" if failure else ""
+    return f"{told} ({path.name}){why}"
 
 
 def _split(study: Study) -> Iterable[Study]:
