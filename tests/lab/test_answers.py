@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from trainact.errors import TrActValueError
 from trainact.lab.answers import answer
+from trainact.lab.metric import MEAN_AVERAGE_PRECISION
 from trainact.lab.outcomes import name_arm, order_arms, read_outcomes
 from trainact.lab.speedups import Reach, find_speed_ups
 from trainact.lab.statistics import (
@@ -377,6 +378,33 @@ def replace_data(record):
 def test_records_that_cannot_be_compared_are_refused(spoil, message):
     with pytest.raises(TrActValueError, match=message):
         answer(spoil(make_record("plain", 3, 0, 60)))
+
+
+def judge_by_precision(record, values):
+    """Return the record as one of a run that is judged by its mean average precision."""
+    epochs = [row | {"map": value} for row, value in zip(record["epochs"], values, strict=True)]
+    for row in epochs:
+        del row["test_correct"]
+    return record | {"epochs": epochs, "metric": MEAN_AVERAGE_PRECISION._asdict()}
+
+
+def test_a_record_may_name_another_metric():
+    records = [
+        judge_by_precision(make_record(arm, 2, 0, 60), values)
+        for arm, values in (("plain", [0.1, 0.25]), ("tract-0.1", [0.1, 0.5]))
+    ]
+    answers = answer(records)
+    assert answers.outcomes[0].accuracies == (10, 25)
+    assert answers.differences[0].mean == 25
+    assert {outcome.metric for outcome in answers.outcomes} == {"mAP (11-point)"}
+
+
+def test_runs_judged_by_different_metrics_are_refused():
+    plain = make_record("plain", 1, 0, 60)
+    other = judge_by_precision(make_record("tract-0.1", 1, 0, 60), [0.5])
+    message = r"judged by accuracy and by mAP \(11-point\) cannot be compared"
+    with pytest.raises(TrActValueError, match=message):
+        answer([plain, other])
 
 
 def test_partial_input_is_answered_with_what_is_missing():

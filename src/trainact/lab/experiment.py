@@ -38,6 +38,7 @@ class ExperimentFields:
     at: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes at a budget
     grid: dict[str, list[Any]] = field(default_factory=dict)  # values to choose from, by field
     extra_arms: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes by name
+    smoke: dict[str, Any] = field(default_factory=dict)  # changes of a smoke run
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Experiment:
         recipe: what all runs share.
         changes: by budget, what differs at it (a learning rate chosen for that length).
         grid: values to choose from on the held-out images, by field.
+        smoke: what differs in a smoke run, beside what `shrink` changes in all.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Experiment:
     paper: str = ""
     note: str = ""
     grid: dict[str, list[Any]] = field(default_factory=dict)
+    smoke: dict[str, Any] = field(default_factory=dict)
 
     def plan(self) -> list[Recipe]:
         """Return one recipe a run; runs that are compared with each other stand side by side."""
@@ -113,6 +116,7 @@ def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
         fields.paper,
         fields.note,
         fields.grid,
+        fields.smoke,
     )
     experiment.plan()  # every change names a field and fits it
     return experiment
@@ -175,7 +179,7 @@ def shrink(experiment: Experiment, changes: Sequence[tuple[str, Any]] = ()) -> E
     }
     if data.name in ("cifar10", "cifar100") and not data.folder:
         small["data.name"] = "photos"
-    recipe = change_recipe(experiment.recipe, {**small, **dict(changes)})
+    recipe = change_recipe(experiment.recipe, {**small, **experiment.smoke, **dict(changes)})
     first = experiment.changes.get(experiment.budgets[0], {})
     return dataclasses.replace(
         experiment, recipe=recipe, budgets=(1,), seeds=experiment.seeds[:1], changes={1: first}
