@@ -4,13 +4,12 @@ import math
 from dataclasses import replace
 
 import pytest
-from comparison_records import diverge, make_record, make_study
+from comparison_records import diverge, judge_by_precision, make_record, make_study
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainact.errors import TrActValueError
 from trainact.lab.answers import answer
-from trainact.lab.metric import MEAN_AVERAGE_PRECISION
 from trainact.lab.outcomes import name_arm, order_arms, read_outcomes
 from trainact.lab.speedups import Reach, find_speed_ups
 from trainact.lab.statistics import (
@@ -378,14 +377,6 @@ def replace_data(record):
 def test_records_that_cannot_be_compared_are_refused(spoil, message):
     with pytest.raises(TrActValueError, match=message):
         answer(spoil(make_record("plain", 3, 0, 60)))
-
-
-def judge_by_precision(record, values):
-    """Return the record as one of a run that is judged by its mean average precision."""
-    epochs = [row | {"map": value} for row, value in zip(record["epochs"], values, strict=True)]
-    for row in epochs:
-        del row["test_correct"]
-    return record | {"epochs": epochs, "metric": MEAN_AVERAGE_PRECISION._asdict()}
 
 
 def test_a_record_may_name_another_metric():

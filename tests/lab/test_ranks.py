@@ -21,7 +21,7 @@ from trainact.lab.record import RunFolder, read_record
 from trainact.lab.train import train
 
 SAME = {
-    "plain": {"tract__enabled": False},
+    "plain": {"tract__enabled": False, "run__device": "auto"},
     "tract": {"tract__sync": True},
     "uneven": {"tract__sync": True, "data__train_images": 328, "run__accumulation": 2},
 }

@@ -11,6 +11,7 @@ from accelerate.state import AcceleratorState, GradientState
 from trainact.errors import TrActError, TrActValueError
 from trainact.lab.batches import Place
 from trainact.lab.recipe import RunFields
+from trainact.lab.settings import count_ranks
 
 __all__ = ["find_place", "start_machine", "start_tracker", "sum_over_ranks"]
 
@@ -31,20 +32,27 @@ def start_machine(fields: RunFields, folder: Path) -> Accelerator:
     if not present.get(kind):
         here = ", ".join(name for name, is_there in present.items() if is_there)
         raise TrActValueError(f"run.device is {fields.device!r}; here there are {here}.")
+    use_cpu = kind == "cpu" or not (present["cuda"] or present["mps"])  # or ranks are not seen
     AcceleratorState._reset_state(reset_partial_state=kind == "cpu" and torch.cuda.is_available())
     GradientState._reset_state()
     if ":" in fields.device:
         os.environ["ACCELERATE_TORCH_DEVICE"] = fields.device
     tracker = None if fields.tracker == "none" else fields.tracker
     try:
-        return Accelerator(
-            cpu=kind == "cpu",
+        accelerator = Accelerator(
+            cpu=use_cpu,
             mixed_precision=fields.precision,
             log_with=tracker,
             project_dir=folder if tracker else None,
         )
     except (ValueError, ImportError) as error:
         raise TrActValueError(f"the machine cannot be set up: {error}") from error
+    if accelerator.num_processes != count_ranks():
+        raise TrActError(
+            f"{count_ranks()} ranks were launched, Accelerate sees {accelerator.num_processes}; set "
+            "run.device to the kind of device that they have."
+        )
+    return accelerator
 
 
 def start_tracker(accelerator: Accelerator, fields: RunFields, config: dict[str, Any]) -> None:

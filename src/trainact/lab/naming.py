@@ -13,7 +13,8 @@ def name_run(recipe: Recipe) -> str:
     'tract, 5 epochs, seed 0'
     """
     arm = recipe.run.arm or ("tract" if recipe.tract.enabled else "plain")
-    return f"{arm}, {recipe.schedule.epochs} epochs, seed {recipe.run.seed}"
+    epochs = recipe.schedule.epochs
+    return f"{arm}, {epochs} epoch{'s' if epochs > 1 else ''}, seed {recipe.run.seed}"
 
 
 def parse_whole_numbers(text: str, option: str) -> list[int]:

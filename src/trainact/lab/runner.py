@@ -22,6 +22,7 @@ from trainact.lab.recipe import Recipe
 from trainact.lab.recipe_file import read_recipe, write_recipe
 from trainact.lab.record import RunFolder
 from trainact.lab.settings import count_ranks
+from trainact.lab.tasks import find_session
 from trainact.lab.train import train
 
 __all__ = ["Outcome", "run_all"]
@@ -45,16 +46,21 @@ def run_all(recipes: Sequence[Recipe], root: Path, jobs: int, display: Display) 
         display: shows how they come along.
 
     Raises:
-        TrActValueError: ``jobs`` is not positive, or more than one under torchrun.
+        TrActError: ``jobs`` is not positive, or more than one under torchrun; there is no such data
+            or model.
     """
     if jobs < 1:
         raise TrActValueError(f"--jobs takes a positive number; got {jobs}.")
     if jobs > 1 and count_ranks() > 1:
         raise TrActValueError("--jobs is for one process; under torchrun all ranks do one run.")
+    load = functools.lru_cache(maxsize=2)(load_data)
+    left = [r for r in recipes if not RunFolder(root, r).record_path.exists()]
+    if left:
+        data = load(left[0].data)
+        find_session(data).build(left[0], data)  # what is wrong with all runs is told once
     names = [name_run(recipe) for recipe in recipes]
     with display.open([(name, r.schedule.epochs) for name, r in zip(names, recipes, strict=True)]):
         if jobs == 1:
-            load = functools.lru_cache(maxsize=2)(load_data)
             return [
                 _run_here(recipe, root, functools.partial(display.tell, name), load)
                 for name, recipe in zip(names, recipes, strict=True)

@@ -25,7 +25,7 @@ from trainact.lab.optimizers import find_first_parameters, make_optimizers, rate
 from trainact.lab.randomness import capture_states, restore_states, seed_everything
 from trainact.lab.recipe import Recipe, TractFields
 
-__all__ = ["TOTALS", "Session", "put_tract"]
+__all__ = ["TOTALS", "Session", "build_model", "put_tract"]
 
 TOTALS = ("loss", "correct", "seen", "first_layer_grad_norm", "grad_norm")
 """What is summed over the steps of an epoch: over images the first three, over steps the others."""
@@ -51,7 +51,7 @@ class Session:
         self.standard = measure_standard(data, recipe.data)
         seed = recipe.run.seed
         seed_everything(seed, "weights")
-        self.network, self.first_layers = self.build()
+        self.network, self.first_layers = self.build(recipe, data)
         self.initial_weights = _hash_weights(self.network)
         if recipe.run.channels_last:
             self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -74,9 +74,10 @@ class Session:
         self.clear_totals()
         seed_everything(seed, "training", self.place.rank)
 
-    def build(self) -> tuple[nn.Module, list[str]]:
+    @staticmethod
+    def build(recipe: Recipe, data: Any) -> tuple[nn.Module, list[str]]:
         """Return the network and the names of its first layers, TrAct in them where it is on."""
-        return _build(self.recipe, self.data)
+        return build_model(recipe, data)
 
     def open_batches(self) -> Batches:
         """Return the batches to train on, and open those to test on."""
@@ -229,7 +230,7 @@ class Session:
         self.sessions += 1
 
 
-def _build(recipe: Recipe, data: ImageData) -> tuple[nn.Module, list[str]]:
+def build_model(recipe: Recipe, data: ImageData) -> tuple[nn.Module, list[str]]:
     """Return the network and the names of its first layers, TrAct in them if the recipe says so."""
     channels, size = 3, recipe.data.image_size
     if isinstance(data.train, ImageTensor):

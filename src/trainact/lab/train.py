@@ -15,7 +15,6 @@ from torch import nn
 from trainact.errors import TrActError
 from trainact.lab.checkpoint import load_checkpoint, remove_checkpoints, save_checkpoint
 from trainact.lab.data import load_data
-from trainact.lab.detection.objects import DetectionData
 from trainact.lab.environment import describe_environment
 from trainact.lab.events import Event, Report
 from trainact.lab.files import write_atomically
@@ -23,7 +22,8 @@ from trainact.lab.machine import start_machine, start_tracker, sum_over_ranks
 from trainact.lab.metric import ACCURACY, read_percent
 from trainact.lab.recipe import Recipe, recipe_to_dict
 from trainact.lab.record import FORMAT, RunFolder
-from trainact.lab.session import TOTALS, Session
+from trainact.lab.session import TOTALS
+from trainact.lab.tasks import find_session
 
 __all__ = ["train"]
 
@@ -89,7 +89,7 @@ class _Run:
     ) -> None:
         self.recipe, self.folder, self.accelerator = recipe, folder, accelerator
         self.report, self.data = report, data
-        self.session = _open_session(recipe, data, accelerator)
+        self.session = find_session(data)(recipe, data, accelerator)
         self.saved_at = time.monotonic()
         start_tracker(accelerator, recipe.run, {"recipe": str(recipe_to_dict(recipe))})
 
@@ -246,14 +246,6 @@ class _Run:
             "seconds": sum(e["train_seconds"] + e["test_seconds"] for e in session.history),
             "sessions": session.sessions,
         }
-
-
-def _open_session(recipe: Recipe, data: Any, accelerator: Accelerator) -> Session:
-    if isinstance(data, DetectionData):
-        from trainact.lab.detection.session import DetectionSession
-
-        return DetectionSession(recipe, data, accelerator)
-    return Session(recipe, data, accelerator)
 
 
 def _save_weights(network: nn.Module, path: Path) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from trainact import find_first_layers
 from trainact.errors import TrActValueError
-from trainact.lab.batches import Batches
+from trainact.lab.batches import Batches, Standard
 from trainact.lab.detection.batches import DetectionBatches, DetectionShare
 from trainact.lab.detection.evaluate import evaluate_detector
 from trainact.lab.detection.faster_rcnn import make_faster_rcnn
@@ -42,12 +42,12 @@ class DetectionSession(Session):
         _check(recipe)
         super().__init__(recipe, data, accelerator)
 
-    def build(self) -> tuple[nn.Module, list[str]]:
+    @staticmethod
+    def build(recipe: Recipe, data: DetectionData) -> tuple[nn.Module, list[str]]:
         """Return the detector and the names of its first layers, TrAct in them where it is on."""
-        recipe = self.recipe
-        size = recipe.data.image_size
-        classes, arguments = len(self.data.classes), recipe.model.arguments
-        network = make_faster_rcnn(classes, size, self.standard, arguments)
+        _check(recipe)
+        size, standard = recipe.data.image_size, Standard(recipe.data.mean, recipe.data.std)
+        network = make_faster_rcnn(len(data.classes), size, standard, recipe.model.arguments)
         backbone = network.get_submodule("backbone")
         found = find_first_layers(backbone, torch.zeros(1, 3, size, size))
         names = list(recipe.tract.layers) or [f"backbone.{name}" for name in found]
