@@ -11,6 +11,7 @@ from trainact.lab.arms import parse_arms
 from trainact.lab.comparison_report import Comparison, write_comparison
 from trainact.lab.experiment import Experiment, find_experiment
 from trainact.lab.naming import name_run, parse_numbers, parse_whole_numbers
+from trainact.lab.plan import place_runs
 from trainact.lab.progress import Silence, choose_display
 from trainact.lab.recipe import Recipe, change_recipe
 from trainact.lab.runner import Outcome, run_all
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         seeds=tuple(parse_whole_numbers(arguments.seeds, "--seeds")),
     )
     display = choose_display() if is_first_rank() else Silence()
-    outcomes = run_all(experiment.plan(), arguments.out, arguments.jobs, display)
+    outcomes = run_all(place_runs(experiment.plan(), arguments.out), arguments.jobs, display)
     return _answer(outcomes, arguments) if is_first_rank() else 0
 
 

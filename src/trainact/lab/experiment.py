@@ -1,4 +1,9 @@
-"""An experiment: one recipe, run in several arms, at several budgets, from several seeds."""
+"""An experiment: one recipe, run in several arms, at several budgets, from several seeds.
+
+One that names networks is a table of experiments, one for each network: ``split`` returns these
+members, named ``TABLE/NETWORK``. Runs live below their member's name, so that runs of two networks
+never share a folder, and only a member's runs are compared with each other.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,7 +15,7 @@ from typing import Any
 from trainact.errors import TrActValueError
 from trainact.lab.arms import Arm, parse_arms
 from trainact.lab.fields import build_table, name_nearest
-from trainact.lab.naming import parse_whole_numbers
+from trainact.lab.naming import name_network, parse_whole_numbers
 from trainact.lab.recipe import Recipe, change_recipe, make_recipe
 from trainact.lab.recipe_file import read_toml
 
@@ -20,6 +25,7 @@ __all__ = [
     "find_experiments",
     "list_experiments",
     "make_experiment",
+    "read_tables",
     "shrink",
 ]
 
@@ -35,6 +41,8 @@ class ExperimentFields:
     seeds: str = "0-4"
     arms: tuple[str, ...] = ("plain", "tract")
     lams: tuple[float, ...] = (0.1,)
+    networks: tuple[str, ...] = ()  # as in model.name; empty: the recipe's own
+    arms_at: dict[str, list[str]] = field(default_factory=dict)  # at a budget that not all have
     at: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes at a budget
     grid: dict[str, list[Any]] = field(default_factory=dict)  # values to choose from, by field
     extra_arms: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes by name
@@ -50,6 +58,8 @@ class Experiment:
         recipe: what all runs share.
         changes: by budget, what differs at it (a learning rate chosen for that length).
         grid: values to choose from on the held-out images, by field.
+        networks: what ``model.name`` is in each member; empty: the recipe's own network alone.
+        arms_at: by budget, the arms that are run at it, where not all are.
         smoke: what differs in a smoke run, beside what `shrink` changes in all.
     """
 
@@ -63,13 +73,28 @@ class Experiment:
     paper: str = ""
     note: str = ""
     grid: dict[str, list[Any]] = field(default_factory=dict)
+    networks: tuple[str, ...] = ()
+    arms_at: dict[int, tuple[str, ...]] = field(default_factory=dict)
     smoke: dict[str, Any] = field(default_factory=dict)
+
+    def split(self) -> list["Experiment"]:
+        """Return one experiment for each network, or this one where the network does not vary."""
+        return [
+            dataclasses.replace(
+                self,
+                name=f"{self.name}/{name_network(network)}",
+                title=f"{self.title}: {name_network(network)}",
+                recipe=change_recipe(self.recipe, {"model.name": network}),
+                networks=(),
+            )
+            for network in self.networks
+        ] or [self]
 
     def plan(self) -> list[Recipe]:
         """Return one recipe a run; runs that are compared with each other stand side by side."""
         return [
             change_recipe(
-                self.recipe,
+                member.recipe,
                 {
                     "schedule.epochs": budget,
                     **self.changes.get(budget, {}),
@@ -78,9 +103,11 @@ class Experiment:
                     "run.seed": seed,
                 },
             )
+            for member in self.split()
             for seed in self.seeds
             for budget in self.budgets
             for arm in self.arms
+            if arm.name in self.arms_at.get(budget, [arm.name])
         ]
 
 
@@ -101,10 +128,16 @@ def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
     arms = parse_arms(fields.arms, fields.lams)
     arms += [Arm(arm, changes) for arm, changes in fields.extra_arms.items()]
     budgets = fields.budgets or (recipe.schedule.epochs,)
-    for key in fields.at:
-        if key not in map(str, budgets):
-            where = f"budget in {name}, experiment.at"
-            raise TrActValueError(name_nearest(key, map(str, budgets), where))
+    for table, keys in (("at", fields.at), ("arms_at", fields.arms_at)):
+        for key in keys:
+            if key not in map(str, budgets):
+                where = f"budget in {name}, experiment.{table}"
+                raise TrActValueError(name_nearest(key, map(str, budgets), where))
+    known = [arm.name for arm in arms]
+    for given in (given for names in fields.arms_at.values() for given in names):
+        if given not in known:
+            where = f"arm in {name}, experiment.arms_at"
+            raise TrActValueError(name_nearest(given, known, where))
     experiment = Experiment(
         name,
         fields.title,
@@ -116,6 +149,8 @@ def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
         fields.paper,
         fields.note,
         fields.grid,
+        fields.networks,
+        {int(budget): tuple(names) for budget, names in fields.arms_at.items()},
         fields.smoke,
     )
     experiment.plan()  # every change names a field and fits it
@@ -130,21 +165,31 @@ def list_experiments() -> list[str]:
     )
 
 
+def read_tables(reference: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the tables of a recipe inside the package, or of a file.
+
+    Raises:
+        TrActValueError: there is none, or it is not TOML.
+    """
+    if reference.endswith(".toml"):
+        path = Path(reference)
+        return path.stem, read_toml(path)
+    if reference not in list_experiments():
+        raise TrActValueError(
+            name_nearest(reference, list_experiments(), "recipe") + " A file ends in .toml."
+        )
+    with resources.as_file(resources.files("trainact.lab") / "recipes") as folder:
+        return reference, read_toml(folder / f"{reference}.toml")
+
+
 def find_experiment(reference: str) -> Experiment:
     """Return the experiment of a name inside the package, or of a file.
 
     Raises:
         TrActValueError: there is none, or its file is wrong.
     """
-    if reference.endswith(".toml"):
-        path = Path(reference)
-        return make_experiment(read_toml(path), path.stem)
-    if reference not in list_experiments():
-        raise TrActValueError(
-            name_nearest(reference, list_experiments(), "recipe") + " A file ends in .toml."
-        )
-    with resources.as_file(resources.files("trainact.lab") / "recipes") as folder:
-        return make_experiment(read_toml(folder / f"{reference}.toml"), reference)
+    name, tables = read_tables(reference)
+    return make_experiment(tables, name)
 
 
 def find_experiments(reference: str) -> list[Experiment]:
@@ -165,7 +210,8 @@ def find_experiments(reference: str) -> list[Experiment]:
 def shrink(experiment: Experiment, changes: Sequence[tuple[str, Any]] = ()) -> Experiment:
     """Return the experiment as a smoke run: every arm, one seed, one epoch of a few batches.
 
-    Its runs are marked as smoke, live in another folder and never meet full ones.
+    Its runs are marked as smoke, live in another folder and never meet full ones. Where the network
+    varies, there are two steps of four images for each: many networks, and some of them are large.
     """
     data = experiment.recipe.data
     small: dict[str, Any] = {
@@ -177,6 +223,9 @@ def shrink(experiment: Experiment, changes: Sequence[tuple[str, Any]] = ()) -> E
         "schedule.warmup_epochs": min(experiment.recipe.schedule.warmup_epochs, 0.5),
         "schedule.milestones": [],
     }
+    if experiment.networks:
+        small |= {"data.train_images": 8, "data.test_images": 8, "data.batch_size": 4}
+        small |= {"run.keep_weights": False}  # gigabytes, of no use
     if data.name in ("cifar10", "cifar100") and not data.folder:
         small["data.name"] = "photos"
     recipe = change_recipe(experiment.recipe, {**small, **experiment.smoke, **dict(changes)})

@@ -7,13 +7,21 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import DistributedDataParallelKwargs
+from torch import nn
 
 from trainact.errors import TrActError, TrActValueError
 from trainact.lab.batches import Place
 from trainact.lab.recipe import RunFields
 from trainact.lab.settings import count_ranks
 
-__all__ = ["find_place", "start_machine", "start_tracker", "sum_over_ranks"]
+__all__ = [
+    "expect_skipped_parameters",
+    "find_place",
+    "start_machine",
+    "start_tracker",
+    "sum_over_ranks",
+]
 
 
 def start_machine(fields: RunFields, folder: Path) -> Accelerator:
@@ -49,8 +57,8 @@ def start_machine(fields: RunFields, folder: Path) -> Accelerator:
         raise TrActValueError(f"the machine cannot be set up: {error}") from error
     if accelerator.num_processes != count_ranks():
         raise TrActError(
-            f"{count_ranks()} ranks were launched, Accelerate sees {accelerator.num_processes}; set "
-            "run.device to the kind of device that they have."
+            f"{count_ranks()} ranks were launched, Accelerate sees {accelerator.num_processes}; "
+            "set run.device to the kind of device that they have."
         )
     return accelerator
 
@@ -69,6 +77,17 @@ def start_tracker(accelerator: Accelerator, fields: RunFields, config: dict[str,
             f"pip install {fields.tracker}"
         )
     accelerator.init_trackers("trainact", config=config)
+
+
+def expect_skipped_parameters(accelerator: Accelerator, network: nn.Module) -> None:
+    """Prepare for a network that leaves parameters out of some steps, as stochastic depth does.
+
+    Ranks draw branches each for itself, so one may have a gradient where another has none. They
+    must then look for unused parameters in every step, which costs time, and so is done only for
+    networks with a module whose ``skips_parameters`` is true. Call it before ``prepare``.
+    """
+    if any(getattr(module, "skips_parameters", False) is True for module in network.modules()):
+        accelerator.ddp_handler = DistributedDataParallelKwargs(find_unused_parameters=True)
 
 
 def find_place(accelerator: Accelerator) -> Place:

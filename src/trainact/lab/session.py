@@ -19,7 +19,7 @@ from trainact.lab.batches import Batches, EvaluationBatches, measure_standard
 from trainact.lab.builders import build_for_training
 from trainact.lab.data.images import DataError, ImageData, ImageTensor
 from trainact.lab.evaluate import evaluate
-from trainact.lab.machine import find_place
+from trainact.lab.machine import expect_skipped_parameters, find_place
 from trainact.lab.metric import ACCURACY, Metric
 from trainact.lab.optimizers import find_first_parameters, make_optimizers, rate_at, set_rate
 from trainact.lab.randomness import capture_states, restore_states, seed_everything
@@ -61,6 +61,7 @@ class Session:
             decay = get_ema_multi_avg_fn(recipe.run.ema)
             self.average = AveragedModel(self.network, multi_avg_fn=decay, use_buffers=True)
         optimizers = make_optimizers(self.network, self.first_layers, recipe.optimizer)
+        expect_skipped_parameters(accelerator, self.network)
         self.model, *self.optimizers = accelerator.prepare(self.network, *optimizers)
         if recipe.run.compile:
             self.model.compile()
