@@ -65,12 +65,6 @@ def test_the_work_of_a_run_is_that_of_its_network_and_images():
     assert count_run(recipe) == 2 * (20_000 * 3 * forward + 10_000 * forward)
 
 
-def test_tract_adds_its_own_work():
-    plain, tract = find_experiment(SMALL).plan()[:2]
-    assert tract.tract.enabled
-    assert 1 < count_run(tract) / count_run(plain) < 1.02
-
-
 def test_images_are_counted_without_any_data():
     for fields, train, test in (
         (DataFields("cifar100"), 50_000, 10_000),

@@ -14,6 +14,7 @@ pytest.importorskip("rich", reason="terminal tables need rich")
 from trainact.errors import TrActValueError
 from trainact.lab import cli
 from trainact.lab.answers import answer
+from trainact.lab.failures import write_failure
 from trainact.lab.report import read_report
 from trainact.lab.studies import find_studies
 from trainact.lab.study_chapters import write_study as tell_study
@@ -159,6 +160,18 @@ def test_networks_of_one_folder_are_told_one_by_one(tmp_path):
     assert [study.key for study in studies] == [f"{TABLE}-resnet18", f"{TABLE}-vgg16"]
 
 
+def test_networks_in_folders_of_their_own_belong_to_one_recipe(tmp_path):
+    for network in ("vgg16", "resnet18"):
+        for arm in ARMS:
+            record = make_record(arm, 200, 0, 70, model__name=f"lab:{network}")
+            write_record(tmp_path / TABLE / network, record)
+    pages = read_report([tmp_path]).pages
+    assert [page.study.key for page in pages] == [f"{TABLE}-resnet18", f"{TABLE}-vgg16"]
+    (chapter,) = [c for c in pages[1].chapters if c.title == "Beside the paper"]
+    assert chapter.grids[0].rows[0][6] == "72.12 ± 0.24"
+    assert [c.pictures for c in pages[1].chapters if c.pictures] == [("accuracy",)]
+
+
 def test_an_arm_with_another_network_has_no_pair_and_is_told(tmp_path):
     for arm in (*ARMS, "dual-patch-norm"):
         record = make_record(arm, 2, 0, 60)
@@ -212,8 +225,11 @@ def test_only_interrupted_runs_make_a_page_that_says_so(tmp_path):
     run = tmp_path / OWN / "runs" / "plain-2ep-seed0-abc"
     run.mkdir(parents=True)
     (run / "recipe.toml").write_text("")
+    write_failure(run, "the disk is full")
     assert cli.main(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
-    assert "No run has ended yet" in (tmp_path / "out" / "report.md").read_text()
+    told = (tmp_path / "out" / "report.md").read_text()
+    assert "No run has ended yet" in told
+    assert "it failed: the disk is full" in told
 
 
 def test_runs_of_one_recipe_in_two_folders_are_one_experiment(tmp_path):

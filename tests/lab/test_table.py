@@ -171,7 +171,7 @@ def test_runs_of_two_networks_are_done_apart_and_never_compared(two, tmp_path, c
     assert cli.main(["run", two, "--out", str(out)]) == 0
     said = capsys.readouterr()
     assert "4 runs complete, 0 diverged, 0 failed" in said.out
-    assert "small_models-make_noisy: plain, 1 epochs, seed 0: epoch 1/1" in said.err
+    assert "small_models-make_noisy: plain, 1 epoch, seed 0: epoch 1/1" in said.err
     folders = sorted(path.name for path in out.iterdir())
     assert folders == ["small_models-make_noisy", "small_models-make_tiny"]
     for folder in folders:
@@ -199,7 +199,7 @@ def test_a_failure_is_recorded_listed_tried_again_and_then_forgotten(tmp_path, c
     assert cli.main(command) == 1
     said = capsys.readouterr()
     assert "1 runs complete, 0 diverged, 1 failed" in said.out
-    assert "failed: small_models-make_broken: plain, 1 epochs, seed 0: RuntimeError" in said.err
+    assert "failed: small_models-make_broken: plain, 1 epoch, seed 0: RuntimeError" in said.err
     [path] = out.rglob("failure.json")
     failure = json.loads(path.read_text())
     assert failure["attempts"] == 1

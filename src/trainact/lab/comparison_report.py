@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from trainact.lab.answers import Answers, answer
-from trainact.lab.chapters import ask_question, list_environments, write_chapters
+from trainact.lab.chapters import (
+    ask_question,
+    list_environments,
+    list_pictures,
+    write_chapters,
+)
 from trainact.lab.curves import draw_pictures
 from trainact.lab.files import write_atomically
 from trainact.lab.markdown import render_chapter
@@ -52,7 +57,7 @@ def write_comparison(
         "comparison.json": render_data(answers, records, command).encode(),
         "comparison.md": render_report(title, answers, records, command).encode(),
         "comparison.html": render_answers(title, command, answers, records).encode(),
-        **draw_pictures(answers),
+        **draw_pictures(answers, list_pictures(write_chapters(answers, records, command))),
     }
     for name, content in held.items():
         write_atomically(folder / name, content)

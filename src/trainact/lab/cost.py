@@ -32,7 +32,7 @@ from trainact.inputs import Call, list_inputs
 from trainact.lines import LINE_ROWS
 from trainact.rows import PlainLayer, count_rows, patches_of_layer
 
-__all__ = ["Cost", "FirstLayer", "count_extra", "estimate_cost"]
+__all__ = ["Cost", "FirstLayer", "count_extra", "count_forward", "estimate_cost"]
 
 BATCH = 128
 """Images in the step whose cost is estimated."""
@@ -127,6 +127,15 @@ def estimate_cost(
         _describe(name, layer, rows.get(name, 0) // images, batch) for name, layer in layers.items()
     ]
     return Cost(tuple(seen), batch, forward / images, complete)
+
+
+def count_forward(model: nn.Module, images: Any) -> float | None:
+    """Return the multiply-adds of a forward of ``images`` on the meta device.
+
+    None where shapes alone do not carry the model to its end.
+    """
+    is_whole, forward, _ = _count_forward(model, ((images,), {}), {})
+    return forward if is_whole else None
 
 
 def _count_forward(

@@ -6,7 +6,7 @@ ones their mean; a cross is where a run diverged. One panel is as wide as a phon
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -126,17 +126,16 @@ def _draw_arrows(axis: Axes, answers: Answers) -> None:
         )
 
 
-def draw_pictures(answers: Answers, source: str = "") -> dict[str, bytes]:
-    """Return all pictures as PNG files by name; that over budgets takes two or more of them.
+def draw_pictures(answers: Answers, names: Iterable[str], source: str = "") -> dict[str, bytes]:
+    """Return the named pictures as PNG files.
 
     Args:
         answers: what to draw.
+        names: of accuracy, gradients and budgets.
         source: is kept inside each file: what it was drawn from.
     """
-    drawn = {"accuracy.png": draw_accuracy(answers), "gradients.png": draw_gradients(answers)}
-    if len(answers.budgets) > 1:
-        drawn["budgets.png"] = draw_budgets(answers)
-    return {name: export_picture(figure, "png", source) for name, figure in drawn.items()}
+    draw = {"accuracy": draw_accuracy, "gradients": draw_gradients, "budgets": draw_budgets}
+    return {f"{name}.png": export_picture(draw[name](answers), "png", source) for name in names}
 
 
 def export_picture(figure: Figure, kind: str, source: str = "") -> bytes:

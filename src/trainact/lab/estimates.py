@@ -1,7 +1,8 @@
 """What runs would cost, before any is done: multiply-adds, and seconds on known hardware.
 
-A training step of an image is three forwards, a test of it one. TrAct's own work is counted too.
-Nothing is trained and no data are needed: networks are built without values.
+A training step of an image is three forwards, a test of it one. TrAct's own work is left out: it is
+within what such an estimate can tell. Nothing is trained and no data are needed: networks are built
+without values.
 """
 
 import json
@@ -15,7 +16,7 @@ import torch
 
 from trainact.errors import TrActValueError
 from trainact.lab.builders import build_for_training
-from trainact.lab.cost import Cost, estimate_cost
+from trainact.lab.cost import count_forward
 from trainact.lab.data.cifar_sets import SETS
 from trainact.lab.data.photos import CLASSES, TEST_CROPS, TRAIN_CROPS
 from trainact.lab.experiment import find_experiment
@@ -172,16 +173,13 @@ def _count_step(recipe: Recipe, counts: ImageCounts) -> tuple[float, float] | No
     """Return the multiply-adds of training and of testing, for one image."""
     model = recipe.model
     arguments = json.dumps(model.arguments, sort_keys=True)
-    cost = _count_model(model.name, arguments, counts.classes, counts.size, recipe.data.batch_size)
-    if not cost.complete:
-        return None
-    extra = cost.ratio if recipe.tract.enabled else 0.0
-    return 3 * cost.forward * (1 + extra), cost.forward
+    forward = _count_model(model.name, arguments, counts.classes, counts.size)
+    return None if forward is None else (3 * forward, forward)
 
 
 @cache
-def _count_model(name: str, arguments: str, classes: int, size: int, batch: int) -> Cost:
+def _count_model(name: str, arguments: str, classes: int, size: int) -> float | None:
     fields: Any = ModelFields(name, json.loads(arguments))
     model = hide_values(lambda: build_for_training(fields, classes, CHANNELS, size))
     example = torch.zeros(1, CHANNELS, size, size, device="meta")
-    return estimate_cost(model, example_input=example, batch=batch)
+    return count_forward(model, example)

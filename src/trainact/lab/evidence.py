@@ -10,6 +10,7 @@ from pathlib import Path
 from PIL import Image
 
 from trainact.errors import TrActValueError
+from trainact.lab.chapters import list_pictures
 from trainact.lab.curves import draw_pictures
 from trainact.lab.experiment import find_experiments
 from trainact.lab.files import write_atomically
@@ -80,7 +81,8 @@ def draw_evidence(evidence: Evidence, folder: Path) -> None:
     """Write the pictures; each holds the digest of the records that it was drawn from."""
     for name, page in evidence.items():
         if page is not None and page.answers is not None:
-            for picture, content in draw_pictures(page.answers, _digest(page)).items():
+            names = list_pictures(page.chapters)
+            for picture, content in draw_pictures(page.answers, names, _digest(page)).items():
                 write_atomically(folder / f"{name}-{picture}", content)
 
 
@@ -90,8 +92,7 @@ def list_stale_pictures(evidence: Evidence, folder: Path) -> list[str]:
     for name, page in evidence.items():
         if page is None or page.answers is None:
             continue
-        pictures = {picture for chapter in page.chapters for picture in chapter.pictures}
-        for picture in sorted(pictures):
+        for picture in sorted(list_pictures(page.chapters)):
             path = folder / f"{name}-{picture}.png"
             if not path.exists() or _read_source(path) != _digest(page):
                 stale.append(path.name)

@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from trainact.lab.chapters import list_pictures
 from trainact.lab.curves import draw_pictures
 from trainact.lab.files import write_atomically
 from trainact.lab.report_page import (
@@ -62,7 +63,8 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     """
     held: dict[str, bytes] = {}
     for page in report.pages:
-        drawn = draw_pictures(page.answers) if page.answers is not None else {}
+        names = list_pictures(page.chapters)
+        drawn = {} if page.answers is None else draw_pictures(page.answers, names)
         held |= {f"{page.study.key}/{name}": content for name, content in drawn.items()}
         for name in PICTURES:  # of an earlier report
             if name not in drawn:

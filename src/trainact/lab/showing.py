@@ -75,14 +75,19 @@ def make_cost_grid(experiment: Experiment, throughputs: list[Throughput]) -> Gri
         times = [show_duration(t.time(experiment.recipe, work)) for t in throughputs]
         return [show_work(work), *times]
 
-    works = {(r.run.arm, r.schedule.epochs): count_run(r) for r in experiment.plan()}
+    plan = experiment.plan()
+    several = len({recipe.model.name for recipe in plan}) > 1
+    works: dict[tuple[str, int], list[float | None]] = {}
+    for recipe in plan:
+        network = f"{recipe.model.name}, " if several else ""
+        key = network + name_arm(recipe.run.arm), recipe.schedule.epochs
+        works.setdefault(key, []).append(count_run(recipe))
     rows = [
-        (name_arm(arm), str(budget), str(len(experiment.seeds)), *show(work))
-        for (arm, budget), work in works.items()
+        (name, str(budget), str(len(runs)), *show(runs[0]))
+        for (name, budget), runs in works.items()
     ]
-    one_seed = add_up(list(works.values()))
-    total = None if one_seed is None else one_seed * len(experiment.seeds)
-    rows.append(("all runs together", "", str(len(experiment.plan())), *show(total)))
+    total = add_up([work for runs in works.values() for work in runs])
+    rows.append(("all runs together", "", str(len(plan)), *show(total)))
     devices = [f"on {throughput.device}" for throughput in throughputs]
     head = ("one run of", "epochs", "runs", "multiply-adds", *devices)
     return Grid("Estimated cost (a training step is three forwards)", head, tuple(rows))

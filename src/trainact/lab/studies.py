@@ -12,8 +12,10 @@ from typing import Any
 
 from trainact.errors import TrActValueError
 from trainact.lab.experiment import list_experiments
+from trainact.lab.failures import read_failure
 from trainact.lab.naming import name_run
 from trainact.lab.outcomes import Record, read_outcomes
+from trainact.lab.paper import list_recipes
 from trainact.lab.recipe_file import read_recipe
 from trainact.lab.record import read_record
 from trainact.lab.tuning_table import make_tuning_grid
@@ -32,7 +34,7 @@ class Study:
         name: the recipe's, which is also its folder's.
         folder: where its runs lie; the first, if there are several.
         kind: full or smoke.
-        network: set where the runs of one folder are of several networks.
+        network: set where the recipe has several networks.
         records: of the runs that ended, well or not.
         interrupted: the runs without a record.
         tuning: what ``trainact tune`` wrote.
@@ -127,10 +129,18 @@ def _add_tuning(path: Path, studies: dict[tuple[str, str], Study], damages: list
 
 
 def _open(studies: dict[tuple[str, str], Study], home: Path, kind: str) -> Study:
-    """Return the study of a folder; folders of one recipe's name are one."""
-    known = home.name in list_experiments()
-    key = home.name if known else str(home)
-    return studies.setdefault((key, kind), Study(home.name, home, kind))
+    """Return the study of a folder; folders of one recipe's name are one.
+
+    A table of networks has one folder for each network below the recipe's.
+    """
+    known = {*list_experiments(), *list_recipes()}
+    key, name, network = str(home), home.name, ""
+    if home.name in known:
+        key = home.name
+    elif home.parent.name in known:
+        name, network = home.parent.name, home.name
+        key = f"{name}/{network}"
+    return studies.setdefault((key, kind), Study(name, home, kind, network))
 
 
 def _describe_interrupted(path: Path) -> str:
@@ -140,7 +150,9 @@ def _describe_interrupted(path: Path) -> str:
         told = "a run whose recipe cannot be read"
     if any(path.glob("record.json.damaged-*")):
         told += ", whose record was damaged and set aside"
-    return f"{told} ({path.name})"
+    failure = read_failure(path)
+    why = f"; it failed: {failure['failure']}" if failure else ""
+    return f"{told} ({path.name}){why}"
 
 
 def _split(study: Study) -> Iterable[Study]:

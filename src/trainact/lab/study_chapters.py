@@ -1,5 +1,6 @@
 """What a report says about one experiment: a comparison's chapters, and what is known besides."""
 
+import dataclasses
 from dataclasses import dataclass
 
 from trainact.errors import TrActValueError
@@ -61,6 +62,9 @@ def write_study(study: Study) -> StudyPage:
     for chapter in write_chapters(answers, study.records, _tell_command(study, known)):
         if chapter.title == "Every run":
             written += tuning
+        if study.network:  # one of many: a page with all their pictures would not open on a phone
+            kept = tuple(picture for picture in chapter.pictures if picture == "accuracy")
+            chapter = dataclasses.replace(chapter, pictures=kept)
         written.append(chapter)
         if chapter.title == "Verdict":
             written += unsound
