@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from comparison_records import diverge, make_record, make_study
+from comparison_records import diverge, judge_by_precision, make_record, make_study
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -377,6 +377,25 @@ def replace_data(record):
 def test_records_that_cannot_be_compared_are_refused(spoil, message):
     with pytest.raises(TrActValueError, match=message):
         answer(spoil(make_record("plain", 3, 0, 60)))
+
+
+def test_a_record_may_name_another_metric():
+    records = [
+        judge_by_precision(make_record(arm, 2, 0, 60), values)
+        for arm, values in (("plain", [0.1, 0.25]), ("tract-0.1", [0.1, 0.5]))
+    ]
+    answers = answer(records)
+    assert answers.outcomes[0].accuracies == (10, 25)
+    assert answers.differences[0].mean == 25
+    assert {outcome.metric for outcome in answers.outcomes} == {"mAP (11-point)"}
+
+
+def test_runs_judged_by_different_metrics_are_refused():
+    plain = make_record("plain", 1, 0, 60)
+    other = judge_by_precision(make_record("tract-0.1", 1, 0, 60), [0.5])
+    message = r"judged by accuracy and by mAP \(11-point\) cannot be compared"
+    with pytest.raises(TrActValueError, match=message):
+        answer([plain, other])
 
 
 def test_partial_input_is_answered_with_what_is_missing():

@@ -1,7 +1,7 @@
 """The paper's tables bear out its text, but for what is named here; records are held to it too."""
 
 import pytest
-from comparison_records import diverge, make_record
+from comparison_records import diverge, judge_by_precision, make_record
 
 from trainact.lab.claims import check_claims, list_claims, read_claim
 from trainact.lab.experiment import find_experiment
@@ -256,6 +256,18 @@ def test_records_become_values_with_the_papers_keys():
     assert values[Key("cifar10-vit", None, "plain", 2, "minutes")].mean == pytest.approx(
         seconds / 60
     )
+
+
+def test_detection_is_measured_by_its_precision_and_its_claim_checked():
+    records = [
+        judge_by_precision(make_record(arm, 2, seed, 60), [0.1, value + seed / 100])
+        for arm, value in (("plain", 0.65), ("tract-0.1", 0.67))
+        for seed in range(2)
+    ]
+    values = measure_values("detection-voc2007", records)
+    assert values[Key("detection-voc2007", None, "plain", 2, "map")].mean == pytest.approx(0.655)
+    assert not any(key.metric == "top1" for key in values)
+    assert check(values)["detection-gain"].holds
 
 
 def test_networks_of_the_table_are_named_by_their_records():

@@ -7,7 +7,7 @@ on the number of ranks. A run can therefore begin at any batch of any epoch.
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ class Standard(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Images [N, C, H, W] as the network takes them, their labels [N], and where they come from."""
+    """Images [N, C, H, W] as the network takes them, and their labels [N]."""
 
     images: Tensor
     labels: Tensor
@@ -85,22 +85,27 @@ class Batches:
             self.stream = StreamDataset(images, fields, fields.image_size, train=True, seed=seed)
         else:
             self.images = images.images.to(place.device)
-        whole, rest = divmod(len(images), fields.batch_size)
+        self.count_steps(len(images))
+
+    def count_steps(self, count: int) -> None:
+        """Find out how many steps an epoch of ``count`` images has, and its smallest batch."""
+        fields = self.fields
+        whole, rest = divmod(count, fields.batch_size)
+        self.count = count
         self.steps = whole + (1 if rest and not fields.drop_last else 0)
         if not self.steps:
             raise TrActValueError(
-                f"{len(images)} training images do not fill one batch of {fields.batch_size}, and "
+                f"{count} training images do not fill one batch of {fields.batch_size}, and "
                 "data.drop_last is on; take a smaller data.batch_size."
             )
-        smallest = fields.batch_size if fields.drop_last or not rest else rest
-        self.smallest = smallest
+        self.smallest = fields.batch_size if fields.drop_last or not rest else rest
 
     def order(self, epoch: int) -> Tensor:
         """Return the order [N] of the images in an epoch."""
         generator = make_generator(self.seed, "order", epoch)
-        return torch.randperm(len(self.labels), generator=generator)
+        return torch.randperm(self.count, generator=generator)
 
-    def read(self, epoch: int, start: int) -> Iterator[tuple[Share, int]]:
+    def read(self, epoch: int, start: int) -> Iterator[tuple[Any, int]]:
         """Yield this rank's share of each batch from ``start`` on, and the whole batch's count."""
         batches = self.order(epoch).split(self.fields.batch_size)[: self.steps]
         if self.stream is None:

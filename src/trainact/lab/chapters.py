@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainact.lab.answers import Answers
+from trainact.lab.metric import ACCURACY
 from trainact.lab.outcomes import BASELINE, Record, count_epochs, list_differences, name_arm
 from trainact.lab.tables import (
     Grid,
@@ -74,7 +75,7 @@ def write_chapters(
             lists=_list_verdicts(answers),
             notes=(HOW_TO_READ_INTERVALS,) if any(d.n > 1 for d in answers.differences) else (),
         ),
-        Chapter("Accuracy at the end", grids=_keep(final)),
+        Chapter("Accuracy at the end", sentences=_tell_metric(answers), grids=_keep(final)),
         Chapter("Curves", pictures=runs, notes=(GRADIENTS_DIFFER,) if runs else ()),
         Chapter(
             "How much sooner",
@@ -131,6 +132,12 @@ def _list_verdicts(answers: Answers) -> tuple[tuple[str, tuple[str, ...]], ...]:
     ends = [(f"At the end of {count_epochs(budget)}", told) for budget, told in by_budget.items()]
     lists = [*ends[:1], ("How much sooner", sooner), *ends[1:], ("Not told", answers.missing)]
     return tuple((heading, tuple(told)) for heading, told in lists if told)
+
+
+def _tell_metric(answers: Answers) -> tuple[str, ...]:
+    """Return what accuracy means on this page, where it is not the part of images that is right."""
+    metrics = {outcome.metric for outcome in answers.outcomes} - {ACCURACY.name}
+    return tuple(f"Accuracy means {metric} on this page, in per cent." for metric in metrics)
 
 
 def _keep(grid: Grid) -> tuple[Grid, ...]:

@@ -18,7 +18,8 @@ class Event:
         epoch: epochs done, of ``epochs``.
         part: how much of the next one is done, from 0 to 1.
         loss: mean over the images of this epoch so far.
-        accuracy: per cent of the test images, after an epoch.
+        accuracy: per cent of the test images, after an epoch, or what ``metric`` names instead.
+        metric: what is told as ``accuracy``.
         seconds: that the epoch took, testing included.
         text: of a note or a failure.
         record: of the run that has ended.
@@ -30,6 +31,7 @@ class Event:
     part: float = 0.0
     loss: float | None = None
     accuracy: float | None = None
+    metric: str = "accuracy"
     seconds: float | None = None
     text: str = ""
     record: dict[str, Any] | None = None

@@ -46,6 +46,7 @@ class ExperimentFields:
     at: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes at a budget
     grid: dict[str, list[Any]] = field(default_factory=dict)  # values to choose from, by field
     extra_arms: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes by name
+    smoke: dict[str, Any] = field(default_factory=dict)  # changes of a smoke run
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Experiment:
         grid: values to choose from on the held-out images, by field.
         networks: what ``model.name`` is in each member; empty: the recipe's own network alone.
         arms_at: by budget, the arms that are run at it, where not all are.
+        smoke: what differs in a smoke run, beside what `shrink` changes in all.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Experiment:
     grid: dict[str, list[Any]] = field(default_factory=dict)
     networks: tuple[str, ...] = ()
     arms_at: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    smoke: dict[str, Any] = field(default_factory=dict)
 
     def split(self) -> list["Experiment"]:
         """Return one experiment for each network, or this one where the network does not vary."""
@@ -148,6 +151,7 @@ def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
         fields.grid,
         fields.networks,
         {int(budget): tuple(names) for budget, names in fields.arms_at.items()},
+        fields.smoke,
     )
     experiment.plan()  # every change names a field and fits it
     return experiment
@@ -224,7 +228,7 @@ def shrink(experiment: Experiment, changes: Sequence[tuple[str, Any]] = ()) -> E
         small |= {"run.keep_weights": False}  # gigabytes, of no use
     if data.name in ("cifar10", "cifar100") and not data.folder:
         small["data.name"] = "photos"
-    recipe = change_recipe(experiment.recipe, {**small, **dict(changes)})
+    recipe = change_recipe(experiment.recipe, {**small, **experiment.smoke, **dict(changes)})
     first = experiment.changes.get(experiment.budgets[0], {})
     return dataclasses.replace(
         experiment, recipe=recipe, budgets=(1,), seeds=experiment.seeds[:1], changes={1: first}

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from trainact.lab.metric import MEAN_AVERAGE_PRECISION, read_metric
 from trainact.lab.outcomes import Record
 from trainact.lab.paper import Key
 from trainact.lab.statistics import compute_std
@@ -33,7 +34,7 @@ class MeasuredValue:
 def measure_values(
     recipe: str, records: Iterable[Record], network: str | None = None
 ) -> dict[Key, MeasuredValue]:
-    """Return top-1 and top-5 accuracy after the last epoch, and the time of training, by key.
+    """Return accuracy or mean average precision after the last epoch, and training time, by key.
 
     Smoke runs say nothing about accuracy and are left out. So is an arm at a budget at which any
     seed diverged: the mean of the others would speak for runs that worked out.
@@ -54,8 +55,7 @@ def measure_values(
             continue
         seconds = [sum(row["train_seconds"] for row in run["epochs"]) for run in runs]
         numbers = {
-            "top1": [_percent(run, "test_correct") for run in runs],
-            "top5": [_percent(run, "test_top5") for run in runs],
+            **_read_results(runs),
             "seconds": seconds,
             "minutes": [second / 60 for second in seconds],
         }
@@ -63,6 +63,16 @@ def measure_values(
             value = MeasuredValue(statistics.fmean(given), compute_std(given), len(given))
             values[Key(recipe, name, arm, budget, metric)] = value
     return values
+
+
+def _read_results(runs: list[Record]) -> dict[str, list[float]]:
+    """Return what runs reached: mean average precision, 0 to 1, or two accuracies in percent."""
+    if read_metric(runs[0]) == MEAN_AVERAGE_PRECISION:
+        return {"map": [run["epochs"][-1]["map"] for run in runs]}
+    return {
+        "top1": [_percent(run, "test_correct") for run in runs],
+        "top5": [_percent(run, "test_top5") for run in runs],
+    }
 
 
 def _percent(record: Record, count: str) -> float:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainact.errors import TrActValueError
+from trainact.lab.metric import read_metric, read_percent
 from trainact.lab.recipe import HARMLESS
 
 __all__ = [
@@ -42,7 +43,8 @@ class Outcome:
     complete: bool
     failure: str | None
     epochs: tuple[int, ...]
-    accuracies: tuple[float, ...]  # percent of the test images, after each epoch
+    accuracies: tuple[float, ...]  # percent of the test images, after each epoch, or the metric
+    metric: str  # its name: accuracy, or another one
     gradient_norms: tuple[float | None, ...]  # of the first layer
     train_seconds: tuple[float, ...]
     seconds: float
@@ -83,6 +85,12 @@ def read_outcomes(records: Sequence[Record]) -> tuple[Outcome, ...]:
         raise TrActValueError(
             f"{kinds['smoke']} smoke and {kinds['full']} full records cannot be compared: a smoke "
             "run says nothing about accuracy. Give records of one kind."
+        )
+    metrics = sorted({outcome.metric for outcome in outcomes})
+    if len(metrics) > 1:
+        raise TrActValueError(
+            f"runs judged by {' and by '.join(metrics)} cannot be compared; give records of one "
+            "experiment."
         )
     for key, times in Counter((o.arm, o.budget, o.seed) for o in outcomes).items():
         if times > 1:
@@ -200,6 +208,7 @@ def _build(record: Record) -> Outcome:
         if record[key] not in known:
             raise ValueError(f"{key} is {record[key]!r}, not {' or '.join(map(str, known))}")
     epochs, environment = record["epochs"], record["environment"]
+    metric = read_metric(record)
     return Outcome(
         arm=str(record["arm"]),
         budget=int(record["budget"]),
@@ -208,7 +217,8 @@ def _build(record: Record) -> Outcome:
         complete=record["status"] == "complete",
         failure=record.get("failure"),
         epochs=tuple(int(row["epoch"]) for row in epochs),
-        accuracies=tuple(100 * row["test_correct"] / row["test_seen"] for row in epochs),
+        accuracies=tuple(read_percent(metric, row) for row in epochs),
+        metric=metric.name,
         gradient_norms=tuple(row.get("first_layer_grad_norm") for row in epochs),
         train_seconds=tuple(float(row["train_seconds"]) for row in epochs),
         seconds=float(record["seconds"]),

@@ -108,7 +108,7 @@ def describe(event: Event) -> str:
         case "epoch":
             return (
                 f"epoch {event.epoch}/{event.epochs}, loss {event.loss:.3f}, "
-                f"accuracy {event.accuracy:.2f} %, {event.seconds:.1f} s"
+                f"{event.metric} {event.accuracy:.2f} %, {event.seconds:.1f} s"
             )
         case "end" if event.record is not None:
             return event.record["failure"] or ""
@@ -145,7 +145,7 @@ class Bars:
                     self.tasks[name] = self.bars.add_task(name, total=event.epochs, news="")
                 news = f"epoch {event.epoch}/{event.epochs}  loss {event.loss:.3f}"
                 if event.accuracy is not None:
-                    news += f"  accuracy {event.accuracy:.2f} %"
+                    news += f"  {event.metric} {event.accuracy:.2f} %"
                 self.bars.update(self.tasks[name], completed=event.epoch + event.part, news=news)
             elif event.kind in ("end", "failed") and name in self.tasks:
                 self.bars.remove_task(self.tasks.pop(name))

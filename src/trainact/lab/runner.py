@@ -22,8 +22,8 @@ from trainact.lab.plan import PlannedRun
 from trainact.lab.progress import Display
 from trainact.lab.recipe import Recipe
 from trainact.lab.recipe_file import read_recipe, write_recipe
-from trainact.lab.session import build_model
 from trainact.lab.settings import count_ranks
+from trainact.lab.tasks import find_session
 from trainact.lab.train import train
 
 __all__ = ["Outcome", "do_run", "run_all"]
@@ -61,7 +61,8 @@ def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[Out
     load = functools.lru_cache(maxsize=2)(load_data)
     left = [run.recipe for run in runs if not run.folder.record_path.exists()]
     if left and all(recipe.model == left[0].model for recipe in left):
-        build_model(left[0], load(left[0].data))  # what is wrong with all runs is told once
+        data = load(left[0].data)
+        find_session(data).build(left[0], data)  # what is wrong with all runs is told once
     with display.open([(run.name, run.recipe.schedule.epochs) for run in runs]):
         if jobs == 1:
             return [do_run(run, functools.partial(display.tell, run.name), load) for run in runs]

@@ -15,37 +15,43 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from trainact import accumulate, apply_tract, find_first_layers
 from trainact.errors import TrActValueError
-from trainact.lab.batches import Batches, EvaluationBatches, Share, measure_standard
+from trainact.lab.batches import Batches, EvaluationBatches, measure_standard
 from trainact.lab.builders import build_for_training
 from trainact.lab.data.images import DataError, ImageData, ImageTensor
+from trainact.lab.evaluate import evaluate
 from trainact.lab.machine import expect_skipped_parameters, find_place
+from trainact.lab.metric import ACCURACY, Metric
 from trainact.lab.optimizers import find_first_parameters, make_optimizers, rate_at, set_rate
 from trainact.lab.randomness import capture_states, restore_states, seed_everything
-from trainact.lab.recipe import Recipe
+from trainact.lab.recipe import Recipe, TractFields
 
-__all__ = ["TOTALS", "Session", "build_model"]
+__all__ = ["TOTALS", "Session", "build_model", "put_tract"]
 
 TOTALS = ("loss", "correct", "seen", "first_layer_grad_norm", "grad_norm")
 """What is summed over the steps of an epoch: over images the first three, over steps the others."""
 
 
 class Session:
-    """A run between two checkpoints.
+    """A run between two checkpoints: of a classifier, unless a subclass says otherwise.
 
     Attributes:
+        metric: what the run is judged by; ``counts`` names the `TOTALS` that a record keeps.
         network: the model itself; ``model`` is the same behind DDP, autocast and compiler.
         epoch: epochs that are done; ``step`` counts the steps done in the next one.
         totals: float64 [5], see `TOTALS`, over the steps done in this epoch.
         history: the metrics of each epoch that is done.
     """
 
-    def __init__(self, recipe: Recipe, data: ImageData, accelerator: Accelerator) -> None:
+    metric: Metric = ACCURACY
+    counts: tuple[str, ...] = ("correct", "seen")
+
+    def __init__(self, recipe: Recipe, data: Any, accelerator: Accelerator) -> None:
         self.recipe, self.data, self.accelerator = recipe, data, accelerator
         self.place = find_place(accelerator)
         self.standard = measure_standard(data, recipe.data)
         seed = recipe.run.seed
         seed_everything(seed, "weights")
-        self.network, self.first_layers = build_model(recipe, data)
+        self.network, self.first_layers = self.build(recipe, data)
         self.initial_weights = _hash_weights(self.network)
         if recipe.run.channels_last:
             self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -59,9 +65,8 @@ class Session:
         self.model, *self.optimizers = accelerator.prepare(self.network, *optimizers)
         if recipe.run.compile:
             self.model.compile()
-        self.batches = Batches(data.train, recipe.data, self.standard, seed, self.place)
+        self.batches = self.open_batches()
         self._check_shares()
-        self.evaluation = EvaluationBatches(data.test, recipe.data, self.standard, self.place)
         self.first_parameters = find_first_parameters(self.network, self.first_layers)
         self.trained = [p for p in self.network.parameters() if p.requires_grad]
         self.epoch, self.step, self.seconds, self.sessions = 0, 0, 0.0, 1
@@ -69,6 +74,17 @@ class Session:
         self.history: list[dict[str, Any]] = []
         self.clear_totals()
         seed_everything(seed, "training", self.place.rank)
+
+    @staticmethod
+    def build(recipe: Recipe, data: Any) -> tuple[nn.Module, list[str]]:
+        """Return the network and the names of its first layers, TrAct in them where it is on."""
+        return build_model(recipe, data)
+
+    def open_batches(self) -> Batches:
+        """Return the batches to train on, and open those to test on."""
+        data, fields = self.data, self.recipe.data
+        self.evaluation = EvaluationBatches(data.test, fields, self.standard, self.place)
+        return Batches(data.train, fields, self.standard, self.recipe.run.seed, self.place)
 
     def clear_totals(self) -> None:
         """Begin the sums of an epoch."""
@@ -88,21 +104,19 @@ class Session:
         steps = self.batches.steps
         return rate_at(self.recipe.schedule, self.recipe.optimizer.lr, self.epoch * steps, steps)
 
-    def take_step(self, share: Share, count: int) -> None:
+    def take_step(self, share: Any, count: int) -> None:
         """Train on this rank's share of a batch of ``count`` images."""
         set_rate(self.optimizers, self.rate)
         micro_batches = self.recipe.run.accumulation
-        images, labels = (part.tensor_split(micro_batches) for part in share)
         loss = torch.zeros((), device=self.place.device)
         correct = torch.zeros((), device=self.place.device)
         with self._pool_moments():
-            for number, (x, y) in enumerate(zip(images, labels, strict=True), 1):
+            for number, part in enumerate(self.split(share), 1):
                 with self._share_gradients(number == micro_batches):
-                    logits = self.model(self._lay_out(x)).float()
-                    part = self._measure_loss(logits, y)
-                    self.accelerator.backward(part / count * self.place.ranks)
-                loss += part.detach()
-                correct += (logits.detach().argmax(1) == y).sum()
+                    part_loss, part_correct = self.measure(part)
+                    self.accelerator.backward(part_loss / count * self.place.ranks)
+                loss += part_loss.detach()
+                correct += part_correct
         first, whole = self._finish_gradients()
         for optimizer in self.optimizers:
             optimizer.step()
@@ -110,14 +124,31 @@ class Session:
             optimizer.zero_grad()
         if self.average is not None:
             self.average.update_parameters(self.network)
-        seen = torch.tensor(len(share.labels), device=self.place.device)
+        seen = torch.tensor(len(share.images), device=self.place.device)
         ranks = self.place.ranks  # norms are the same on every rank and summed over them later
         self.totals += torch.stack([loss, correct, seen, first / ranks, whole / ranks])
         self.step += 1
 
-    def _measure_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def split(self, share: Any) -> list[Any]:
+        """Return the micro-batches of a share."""
+        micro_batches = self.recipe.run.accumulation
+        columns = (column.tensor_split(micro_batches) for column in share)
+        return list(map(type(share), *columns))
+
+    def measure(self, part: Any) -> tuple[Tensor, Tensor]:
+        """Return the loss of a micro-batch, summed over its images, and how many are correct."""
+        logits = self.model(self._lay_out(part.images)).float()
         smoothing = self.recipe.optimizer.label_smoothing
-        return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+        loss = F.cross_entropy(logits, part.labels, reduction="sum", label_smoothing=smoothing)
+        return loss, (logits.detach().argmax(1) == part.labels).sum()
+
+    def evaluate(self) -> dict[str, float]:
+        """Return what the test images say about the network, and about the average if there is."""
+        tested = evaluate(self.network, self.evaluation.read(), self.accelerator)
+        if self.average is not None:
+            averaged = evaluate(self.average.module, self.evaluation.read(), self.accelerator)
+            tested["ema_correct"] = averaged["test_correct"]
+        return tested
 
     def _finish_gradients(self) -> tuple[Tensor, Tensor]:
         """Clip if the recipe says so; return the first layer's and the whole norm before that."""
@@ -208,15 +239,20 @@ def build_model(recipe: Recipe, data: ImageData) -> tuple[nn.Module, list[str]]:
     network = build_for_training(recipe.model, len(data.classes), channels, size)
     example = torch.zeros(2, channels, size, size)
     names = list(recipe.tract.layers) or find_first_layers(network, example)
-    if recipe.tract.enabled:
+    put_tract(network, names, recipe.tract)
+    return network, names
+
+
+def put_tract(network: nn.Module, names: list[str], fields: TractFields) -> None:
+    """Put TrAct into the named layers, where the recipe has it on."""
+    if fields.enabled:
         apply_tract(
             network,
-            recipe.tract.lam,
+            fields.lam,
             layers=names,
-            moment_dtype=torch.float64 if recipe.tract.moment == "float64" else None,
-            sync=recipe.tract.sync,
+            moment_dtype=torch.float64 if fields.moment == "float64" else None,
+            sync=fields.sync,
         )
-    return network, names
 
 
 def _hash_weights(network: nn.Module) -> str:

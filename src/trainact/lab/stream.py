@@ -88,7 +88,7 @@ class StreamDataset(Dataset[tuple[Tensor, int]]):
             return error
 
 
-class StreamLoader(DataLoader[tuple[Tensor, int]]):
+class StreamLoader(DataLoader[Any]):
     """A loader that raises the `DataError` of an image as it was raised, also out of a worker."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]

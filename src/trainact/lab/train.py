@@ -15,15 +15,15 @@ from torch import nn
 from trainact.errors import TrActError
 from trainact.lab.checkpoint import load_checkpoint, remove_checkpoints, save_checkpoint
 from trainact.lab.data import load_data
-from trainact.lab.data.images import ImageData
 from trainact.lab.environment import describe_environment
-from trainact.lab.evaluate import evaluate
 from trainact.lab.events import Event, Report
 from trainact.lab.files import write_atomically
 from trainact.lab.machine import start_machine, start_tracker, sum_over_ranks
+from trainact.lab.metric import ACCURACY, read_percent
 from trainact.lab.recipe import Recipe, recipe_to_dict
 from trainact.lab.record import FORMAT, RunFolder
-from trainact.lab.session import TOTALS, Session
+from trainact.lab.session import TOTALS
+from trainact.lab.tasks import find_session
 
 __all__ = ["train"]
 
@@ -36,7 +36,7 @@ class DivergedError(TrActError):
 
 
 def train(
-    recipe: Recipe, root: Path, report: Report, load: Callable[..., ImageData] = load_data
+    recipe: Recipe, root: Path, report: Report, load: Callable[..., Any] = load_data
 ) -> dict[str, Any]:
     """Do the run of a recipe below ``root``, or what is left of it; return its record.
 
@@ -85,11 +85,11 @@ class _Run:
         folder: RunFolder,
         accelerator: Accelerator,
         report: Report,
-        data: ImageData,
+        data: Any,
     ) -> None:
         self.recipe, self.folder, self.accelerator = recipe, folder, accelerator
         self.report, self.data = report, data
-        self.session = Session(recipe, data, accelerator)
+        self.session = find_session(data)(recipe, data, accelerator)
         self.saved_at = time.monotonic()
         start_tracker(accelerator, recipe.run, {"recipe": str(recipe_to_dict(recipe))})
 
@@ -167,16 +167,12 @@ class _Run:
         session = self.session
         sums, steps = self._read_totals(), session.batches.steps
         started = time.perf_counter()
-        tested = evaluate(session.network, session.evaluation.read(), self.accelerator)
-        if session.average is not None:
-            averaged = evaluate(session.average.module, session.evaluation.read(), self.accelerator)
-            tested["ema_correct"] = averaged["test_correct"]
+        tested = session.evaluate()
         session.order = session.batches.hash_order(session.epoch, session.order)
         metrics = {
             "epoch": session.epoch + 1,
             "train_loss": sums["loss"] / sums["seen"],
-            "train_correct": int(sums["correct"]),
-            "train_seen": int(sums["seen"]),
+            **{f"train_{name}": int(sums[name]) for name in session.counts},
             **tested,
             "first_layer_grad_norm": sums["first_layer_grad_norm"] / steps,
             "grad_norm": sums["grad_norm"] / steps,
@@ -194,7 +190,8 @@ class _Run:
                 epoch=session.epoch,
                 epochs=self.recipe.schedule.epochs,
                 loss=metrics["train_loss"],
-                accuracy=100 * tested["test_correct"] / tested["test_seen"],
+                accuracy=read_percent(session.metric, tested),
+                metric=session.metric.name,
                 seconds=metrics["train_seconds"] + metrics["test_seconds"],
             )
         )
@@ -213,6 +210,7 @@ class _Run:
 
     def _make_record(self, failure: str | None) -> dict[str, Any]:
         session, recipe, data = self.session, self.recipe, self.data
+        metric = {} if session.metric == ACCURACY else {"metric": session.metric._asdict()}
         return {
             "format": FORMAT,
             "status": "complete" if failure is None else "diverged",
@@ -242,6 +240,7 @@ class _Run:
                 "initial_weights": session.initial_weights,
             },
             "order": session.order,
+            **metric,
             "epochs": session.history,
             "failure": failure,
             "seconds": sum(e["train_seconds"] + e["test_seconds"] for e in session.history),

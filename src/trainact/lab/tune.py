@@ -15,6 +15,7 @@ from trainact.errors import TrActValueError
 from trainact.lab.environment import describe_environment
 from trainact.lab.experiment import Experiment, find_experiments
 from trainact.lab.files import write_atomically
+from trainact.lab.metric import read_metric, read_percent
 from trainact.lab.naming import parse_whole_numbers
 from trainact.lab.plan import place_runs
 from trainact.lab.progress import Display, Silence, choose_display
@@ -133,8 +134,7 @@ def plan_tuning(experiment: Experiment, budget: int, values: dict[str, Any]) -> 
 def _score(record: dict[str, Any] | None) -> float | None:
     if record is None or record["status"] != "complete":
         return None
-    last = record["epochs"][-1]
-    return 100 * last["test_correct"] / last["test_seen"]
+    return read_percent(read_metric(record), record["epochs"][-1])
 
 
 def _choose_best(tried: Sequence[dict[str, Any]], budget: int, name: str) -> Any:

@@ -3,6 +3,7 @@
 import difflib
 import re
 from pathlib import Path
+from typing import Any
 
 from trainact.errors import TrActValueError
 from trainact.lab.data import photos
@@ -19,24 +20,31 @@ from trainact.lab.recipe import DataFields
 
 __all__ = ["NAMES", "load_data"]
 
-NAMES = ("photos", "cifar10", "cifar100")
+NAMES = ("photos", "cifar10", "cifar100", "voc2007")
 ACCEPTED = (
     "Accepted are photos, cifar10, cifar100, the path of a folder of images (ROOT/train/CLASS/*) "
-    "or of parquet files, the path of an .npz file, and owner/name on the Hugging Face hub."
+    "or of parquet files, the path of an .npz file, owner/name on the Hugging Face hub, and, to "
+    "find objects in, voc2007."
 )
 
 
-def load_data(fields: DataFields) -> ImageData:
+def load_data(fields: DataFields) -> Any:
     """Return the data set that ``fields`` name, its images selected and stored as they say.
+
+    It is an `ImageData`, or for ``voc2007`` a `DetectionData`.
 
     Raises:
         DataError: images are missing, damaged, or not what they should be.
         TrActValueError: there is no such data set.
     """
+    if fields.name == "voc2007":
+        from trainact.lab.detection.voc import load_voc
+
+        return load_voc(fields)
     if fields.folder and fields.name not in {"cifar10", "cifar100"}:
         raise TrActValueError(
-            f"data.folder is where cifar10 or cifar100 lies, but data.name is {fields.name!r}. To "
-            "train on a folder of images give its path as data.name."
+            f"data.folder is where cifar10, cifar100 or voc2007 lies, but data.name is "
+            f"{fields.name!r}. To train on a folder of images give its path as data.name."
         )
     if fields.name == "photos":
         name, classes = "photos", photos.CLASSES

@@ -1,0 +1,52 @@
+"""VGG-16 weights from a local file, under torchvision's names."""
+
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from trainact.lab.data.images import DataError
+
+__all__ = ["load_part", "read_weights"]
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file or of a file of ``torch.save``; no code is run.
+
+    Raises:
+        DataError: the file is missing, damaged, or holds anything but named tensors.
+    """
+    if not path.is_file():
+        raise DataError(f"there is no file of weights {path}.")
+    try:
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load_file(path)
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the readers raise almost anything for damaged files
+        shown = str(error).splitlines()[0] if str(error) else ""
+        raise DataError(
+            f"{path} cannot be read as weights ({type(error).__name__}: {shown})."
+        ) from error
+    if not isinstance(tensors, dict) or not all(isinstance(v, Tensor) for v in tensors.values()):
+        raise DataError(f"{path} does not hold named tensors, as a state_dict does.")
+    return tensors
+
+
+def load_part(layer: nn.Module, tensors: dict[str, Tensor], prefix: str, path: Path) -> None:
+    """Copy ``PREFIX.weight`` and ``PREFIX.bias`` into a layer.
+
+    Raises:
+        DataError: one of them is missing or of another shape.
+    """
+    for name, parameter in layer.named_parameters():
+        key = f"{prefix}.{name}"
+        if key not in tensors:
+            raise DataError(f"{path} lacks {key}, which torchvision's vgg16 has.")
+        if tensors[key].shape != parameter.shape:
+            raise DataError(
+                f"{key} of {path} has the shape {tuple(tensors[key].shape)}, the network's "
+                f"{tuple(parameter.shape)}: is it of a network of another width?"
+            )
+        with torch.no_grad():
+            parameter.copy_(tensors[key])
