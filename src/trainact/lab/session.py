@@ -20,6 +20,7 @@ from trainact.lab.builders import build_for_training
 from trainact.lab.data.images import DataError, ImageData, ImageTensor
 from trainact.lab.machine import find_place
 from trainact.lab.optimizers import find_first_parameters, make_optimizers, rate_at, set_rate
+from trainact.lab.pretrained import LoadedWeights, find_weights, load_weights
 from trainact.lab.randomness import capture_states, restore_states, seed_everything
 from trainact.lab.recipe import Recipe
 
@@ -33,6 +34,7 @@ class Session:
     """A run between two checkpoints.
 
     Attributes:
+        weights: what was read from the recipe's file of initial weights, if it has one.
         network: the model itself; ``model`` is the same behind DDP, autocast and compiler.
         epoch: epochs that are done; ``step`` counts the steps done in the next one.
         totals: float64 [5], see `TOTALS`, over the steps done in this epoch.
@@ -45,7 +47,7 @@ class Session:
         self.standard = measure_standard(data, recipe.data)
         seed = recipe.run.seed
         seed_everything(seed, "weights")
-        self.network, self.first_layers = _build(recipe, data)
+        self.network, self.first_layers, self.weights = _build(recipe, data)
         self.initial_weights = _hash_weights(self.network)
         if recipe.run.channels_last:
             self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -58,7 +60,9 @@ class Session:
         self.model, *self.optimizers = accelerator.prepare(self.network, *optimizers)
         if recipe.run.compile:
             self.model.compile()
-        self.batches = Batches(data.train, recipe.data, self.standard, seed, self.place)
+        self.batches = Batches(
+            data.train, recipe.data, self.standard, seed, self.place, len(data.classes)
+        )
         self._check_shares()
         self.evaluation = EvaluationBatches(data.test, recipe.data, self.standard, self.place)
         self.first_parameters = find_first_parameters(self.network, self.first_layers)
@@ -101,7 +105,8 @@ class Session:
                     part = self._measure_loss(logits, y)
                     self.accelerator.backward(part / count * self.place.ranks)
                 loss += part.detach()
-                correct += (logits.detach().argmax(1) == y).sum()
+                main = y if y.ndim == 1 else y.argmax(1)
+                correct += (logits.detach().argmax(1) == main).sum()
         first, whole = self._finish_gradients()
         for optimizer in self.optimizers:
             optimizer.step()
@@ -115,6 +120,14 @@ class Session:
         self.step += 1
 
     def _measure_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the sum over images; ``labels`` are numbers [N] or shares [N, classes]."""
+        if self.recipe.optimizer.loss == "binary":
+            if labels.ndim == 1:
+                labels = F.one_hot(labels, logits.shape[1])
+            present = (labels > 0).float()
+            return (
+                F.binary_cross_entropy_with_logits(logits, present, reduction="none").mean(1).sum()
+            )
         smoothing = self.recipe.optimizer.label_smoothing
         return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 
@@ -145,12 +158,12 @@ class Session:
         return images
 
     def _check_shares(self) -> None:
-        parts = self.place.ranks * self.recipe.run.accumulation
-        if self.batches.smallest < parts:
+        if self.batches.smallest_share < self.recipe.run.accumulation:
             raise TrActValueError(
                 f"the last batch has {self.batches.smallest} images for {self.place.ranks} ranks "
                 f"with {self.recipe.run.accumulation} micro-batches each; set data.drop_last=true "
-                "or another data.batch_size."
+                "or another data.batch_size"
+                + (", of two images a part." if self.batches.mixes else ".")
             )
 
     def state(self) -> dict[str, Any]:
@@ -199,12 +212,20 @@ class Session:
         self.sessions += 1
 
 
-def _build(recipe: Recipe, data: ImageData) -> tuple[nn.Module, list[str]]:
-    """Return the network and the names of its first layers, TrAct in them if the recipe says so."""
+def _build(recipe: Recipe, data: ImageData) -> tuple[nn.Module, list[str], LoadedWeights | None]:
+    """Return the network and the names of its first layers, TrAct in them if the recipe says so.
+
+    Last comes what was read from the file of initial weights. A smoke run does without where none
+    is given.
+    """
     channels, size = 3, recipe.data.image_size
     if isinstance(data.train, ImageTensor):
         channels, size = data.train.images.shape[1], data.train.images.shape[2]
     network = build_for_training(recipe.model, len(data.classes), channels, size)
+    loaded, fields = None, recipe.model
+    if fields.weights or (fields.pretraining and not recipe.run.smoke):
+        path = find_weights(fields, recipe.run.seed)
+        loaded = load_weights(network, path, fields.weights_strict)
     example = torch.zeros(2, channels, size, size)
     names = list(recipe.tract.layers) or find_first_layers(network, example)
     if recipe.tract.enabled:
@@ -215,7 +236,7 @@ def _build(recipe: Recipe, data: ImageData) -> tuple[nn.Module, list[str]]:
             moment_dtype=torch.float64 if recipe.tract.moment == "float64" else None,
             sync=recipe.tract.sync,
         )
-    return network, names
+    return network, names, loaded
 
 
 def _hash_weights(network: nn.Module) -> str:
