@@ -8,7 +8,7 @@ PIP     = $(BIN)/pip --disable-pip-version-check install --quiet --constraint co
 .PHONY: demo test test-thorough check bench zoo pages install format clean
 
 demo: $(STAMP)
-	$(BIN)/python examples/demo.py
+	$(BIN)/trainact compare --jobs 2
 
 test: check
 	$(BIN)/python -m pytest

@@ -21,6 +21,24 @@ def make_noisy(num_classes: int) -> nn.Module:
     return nn.Sequential(first, nn.BatchNorm2d(8), *rest[:3], nn.Dropout(0.3), rest[3])
 
 
+class Skipping(nn.Module):
+    """Leaves a layer out of half of its training steps, as stochastic depth does."""
+
+    skips_parameters = True
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.first, *rest = make_tiny(num_classes)
+        self.branch = nn.Conv2d(8, 8, 1)
+        self.rest = nn.Sequential(*rest)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.first(images)
+        if not self.training or torch.rand(()).item() < 0.5:
+            x = x + self.branch(x)
+        return self.rest(x)
+
+
 class Overflowing(nn.Module):
     """Turns into NaN after a while."""
 

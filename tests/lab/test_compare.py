@@ -124,7 +124,7 @@ def test_run_does_the_runs_of_a_file_and_dry_run_none(tmp_path, capsys):
     compare(capsys, *SMALL, "--epochs", "1", "--seeds", "0", "--out", out)
     [file] = tmp_path.glob("out/runs/plain-*/recipe.toml")
     assert cli.main(["run", str(file), "--out", str(tmp_path / "again"), "--dry-run"]) == 0
-    assert "to do  plain, 1 epochs, seed 0" in capsys.readouterr().out
+    assert "to do  plain, 1 epoch, seed 0" in capsys.readouterr().out
     assert not (tmp_path / "again").exists()
     assert cli.main(["run", str(file), "--out", str(tmp_path / "again")]) == 0
     assert "1 runs complete, 0 diverged, 0 failed" in capsys.readouterr().out

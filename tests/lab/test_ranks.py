@@ -21,7 +21,7 @@ from trainact.lab.record import RunFolder, read_record
 from trainact.lab.train import train
 
 SAME = {
-    "plain": {"tract__enabled": False},
+    "plain": {"tract__enabled": False, "run__device": "auto"},
     "tract": {"tract__sync": True},
     "uneven": {"tract__sync": True, "data__train_images": 328, "run__accumulation": 2},
 }
@@ -32,13 +32,14 @@ SAME["stream"] = {
     "data__train_images": 200, "schedule__epochs": 2,
 }  # fmt: skip
 NOISY = {"model__name": "small_models:make_noisy", "data__train_images": 328}
+SKIPPING = {"model__name": "small_models:Skipping"}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """One launch of two ranks does every run of this file."""
     folder = tmp_path_factory.mktemp("ranks")
-    for name, changes in {**SAME, "noisy": NOISY}.items():
+    for name, changes in {**SAME, "noisy": NOISY, "skipping": SKIPPING}.items():
         write_recipe(make_quick(**changes, run__arm=name), folder / f"{name}.toml")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += [str(HERE / "rank_worker.py"), str(folder)]
@@ -79,3 +80,17 @@ def test_with_batch_norm_and_dropout_the_global_batch_and_the_steps_agree(folder
     assert [e["train_seen"] for e in one["epochs"]] == [e["train_seen"] for e in two["epochs"]]
     assert [e["test_seen"] for e in two["epochs"]] == [80] * 3
     assert two["status"] == "complete"
+
+
+def test_a_branch_that_one_rank_leaves_out_is_trained_by_the_other(folder, tmp_path):
+    recipe = make_quick(**SKIPPING, run__arm="skipping")
+    record = read(folder, recipe)
+    assert record["status"] == "complete"
+    assert [e["train_seen"] for e in record["epochs"]] == [320] * 3
+    weights = safetensors.torch.load_file(RunFolder(folder / "several", recipe).weights_path)
+    first = train(make_quick(**SKIPPING, optimizer__lr=1e-12), tmp_path, lambda event: None)
+    assert first["model"]["initial_weights"] == record["model"]["initial_weights"]
+    start = safetensors.torch.load_file(
+        RunFolder(tmp_path, make_quick(**SKIPPING, optimizer__lr=1e-12)).weights_path
+    )
+    assert not torch.allclose(weights["branch.weight"], start["branch.weight"], atol=1e-4)

@@ -115,6 +115,7 @@ def test_the_identity_ignores_only_what_changes_no_number():
         value = "tensorboard" if name == "run.tracker" else "x"
         assert identify(change_recipe(Recipe(), {name: value})) == base
     assert identify(change_recipe(Recipe(), {"data.workers": 3})) == base
+    assert identify(change_recipe(Recipe(), {"run.keep_weights": False})) == base
     assert identify(change_recipe(Recipe(), {"run.seed": 3})) != base
     assert identify(change_recipe(Recipe(), {"tract.enabled": False})) != base
 
@@ -190,10 +191,13 @@ def test_an_experiment_plans_pairs_side_by_side():
 def test_every_recipe_of_the_package_resolves_and_shrinks(name):
     experiment = find_experiment(name)
     runs = experiment.plan()
-    assert len(runs) == len(experiment.arms) * len(experiment.budgets) * len(experiment.seeds)
+    left_out = sum(len(experiment.arms) - len(arms) for arms in experiment.arms_at.values())
+    each = len(experiment.arms) * len(experiment.budgets) - left_out
+    networks = len(experiment.split())
+    assert len(runs) == networks * each * len(experiment.seeds)
     assert experiment.title
     small = shrink(experiment).plan()
-    assert len(small) == len(experiment.arms)
+    assert len(small) == networks * len(experiment.arms)
     assert all(r.run.smoke and r.schedule.epochs == 1 for r in small)
 
 

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainact.errors import TrActValueError
 from trainact.lab.outcomes import (
     BASELINE,
     Outcome,
@@ -50,7 +51,7 @@ class Answers:
     """Everything that a comparison says."""
 
     kind: str  # full, smoke, or empty without records
-    jobs: int  # runs that shared the machine
+    jobs: int  # runs that shared the machine; 0 where that is not known
     outcomes: tuple[Outcome, ...]
     summaries: tuple[Summary, ...]
     differences: tuple[Difference, ...]
@@ -70,12 +71,14 @@ class Answers:
         return sorted({outcome.budget for outcome in self.outcomes})
 
 
-def answer(records: Sequence[Record], jobs: int = 1) -> Answers:
+def answer(records: Sequence[Record], jobs: int = 1, *, any_model: bool = False) -> Answers:
     """Return all answers that the records of finished runs allow.
 
     Args:
         records: of one comparison; full runs or smoke runs.
-        jobs: how many runs shared the machine, which makes their times unsure.
+        jobs: how many runs shared the machine, which makes their times unsure; 0 if not known.
+        any_model: whether an arm may have another network than plain, as with a further layer: it
+            then has no pair, which is told and not refused.
 
     Raises:
         TrActValueError: records that do not belong together, or runs of one seed that are no pair.
@@ -87,14 +90,21 @@ def answer(records: Sequence[Record], jobs: int = 1) -> Answers:
     for outcome in outcomes:
         groups.setdefault((outcome.arm, outcome.budget), []).append(outcome)
     differences, crossings, costs, missing = [], [], [], []
-    arms = {arm for arm, _ in groups}
+    arms, alone = {arm for arm, _ in groups}, set()
     if BASELINE not in arms:
         missing.append("No run is of the arm plain, so that there is nothing to compare with.")
     elif len(arms) == 1:
         missing.append("All runs are of the arm plain, so that there is nothing to compare.")
     for (arm, budget), runs in groups.items():
         plain = groups.get((BASELINE, budget), [])
-        pairs = pair_runs(runs, plain)
+        try:
+            pairs = pair_runs(runs, plain)
+        except TrActValueError as error:
+            if not any_model:
+                raise
+            missing.append(f"{name_arm(arm)}, {count_epochs(budget)}: no difference, as {error}")
+            alone.add(arm)
+            continue
         if not pairs:
             if arm != BASELINE and BASELINE in arms:
                 missing.append(_explain_no_pair(arm, budget, runs, plain))
@@ -103,7 +113,7 @@ def answer(records: Sequence[Record], jobs: int = 1) -> Answers:
         if arm != BASELINE:
             differences.append(compare_accuracy(pairs, runs))
             costs.append(compare_time(pairs))
-    speed_ups, not_told = find_speed_ups(outcomes)
+    speed_ups, not_told = find_speed_ups([o for o in outcomes if o.arm not in alone])
     return Answers(
         kind=outcomes[0].kind,
         jobs=jobs,

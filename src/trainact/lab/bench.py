@@ -20,6 +20,7 @@ from rich.table import Table
 from trainact.errors import TrActValueError
 from trainact.lab.contests import GROWTH, LAYERS, NETWORKS, LayerContest, NetworkContest
 from trainact.lab.environment import describe_environment
+from trainact.lab.overhead import FILE, TABLE, measure_zoo, render_zoo
 from trainact.lab.timing import compare_times, count_kernels, measure_peak_memory, summarise
 
 __all__ = ["add_arguments", "run"]
@@ -37,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 ...")
     parser.add_argument("--dtype", default="float32", choices=list(DTYPES))
     parser.add_argument("--compile", action="store_true", help="compile layers and networks")
+    parser.add_argument(
+        "--zoo", action="store_true", help="instead: a step of each of the table's 36 networks"
+    )
     parser.add_argument("--quick", action="store_true", help="few rounds, small growth")
     parser.add_argument("--out", type=Path, default=Path("bench"), help="folder for record, plots")
 
@@ -46,6 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     sections = _check_sections(arguments.sections)
     device = _check_device(arguments.device)
     console = Console()
+    if arguments.zoo:
+        return _measure_zoo(arguments, device, console)
     bench = _Bench(arguments, device, console)
     record: dict[str, Any] = {
         "kind": "bench",
@@ -66,6 +72,15 @@ def run(arguments: argparse.Namespace) -> int:
         for path in plot_growth(record, arguments.out):
             console.print(f"wrote {path}")
     console.print(f"wrote {arguments.out / 'bench.json'}")
+    return 0
+
+
+def _measure_zoo(arguments: argparse.Namespace, device: torch.device, console: Console) -> int:
+    """Measure the networks whose name contains ``--only``, go on with a record that is there."""
+    names = [name for name in TABLE if arguments.only.lower() in name]
+    record = measure_zoo(names, arguments.out, device, DTYPES[arguments.dtype], console)
+    console.print(render_zoo(record), markup=False, highlight=False)
+    console.print(f"wrote {arguments.out / FILE}")
     return 0
 
 

@@ -24,7 +24,7 @@ from trainact.lab.wording import (
     tell_speed_up,
 )
 
-__all__ = ["Chapter", "ask_question", "list_environments", "write_chapters"]
+__all__ = ["Chapter", "ask_question", "list_environments", "list_pictures", "write_chapters"]
 
 Picture = Literal["accuracy", "budgets", "gradients"]
 GRADIENTS_DIFFER = (
@@ -103,6 +103,11 @@ def write_chapters(
         Chapter("Made with", grids=_keep(_make_environment_grid(records))),
         Chapter("To repeat it", command=command),
     )
+
+
+def list_pictures(chapters: Sequence[Chapter]) -> list[Picture]:
+    """Return the pictures that chapters show, in order."""
+    return [picture for chapter in chapters for picture in chapter.pictures]
 
 
 def list_environments(records: Sequence[Record]) -> list[dict[str, Any]]:

@@ -29,6 +29,10 @@ COMMANDS = {
     "compare": Command("trainact.lab.compare", "lab", "train plain and with TrAct, and compare"),
     "run": Command("trainact.lab.run", "lab", "do the runs of a recipe"),
     "tune": Command("trainact.lab.tune", "lab", "choose rates for plain training, held-out"),
+    "report": Command("trainact.lab.report", "lab", "make pages from the records of runs"),
+    "ls": Command("trainact.lab.listing", "lab", "list all recipes, their runs and their cost"),
+    "show": Command("trainact.lab.showing", "lab", "show a recipe, its runs and what each costs"),
+    "figure1": Command("trainact.lab.figure1", "lab", "measure and draw the paper's Figure 1"),
     "bench": Command("trainact.lab.bench", "bench", "measure what TrAct costs on this machine"),
     "inspect": Command("trainact.lab.inspection", "lab", "show the first layers of a named model"),
 }

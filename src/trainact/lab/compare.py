@@ -8,14 +8,16 @@ from pathlib import Path
 
 from trainact.errors import TrActValueError
 from trainact.lab.arms import parse_arms
-from trainact.lab.comparison_report import write_comparison
+from trainact.lab.comparison_report import Comparison, write_comparison
 from trainact.lab.experiment import Experiment, find_experiment
 from trainact.lab.naming import name_run, parse_numbers, parse_whole_numbers
+from trainact.lab.plan import place_runs
 from trainact.lab.progress import Silence, choose_display
 from trainact.lab.recipe import Recipe, change_recipe
 from trainact.lab.runner import Outcome, run_all
 from trainact.lab.settings import is_first_rank, parse_settings
 from trainact.lab.tables import print_final_table
+from trainact.lab.wording import caution_about_time, give_verdicts, tell_speed_up
 
 __all__ = ["add_arguments", "run"]
 
@@ -44,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", help="photos, cifar10, cifar100, a folder of images or of parquet files, an .npz "
         "file, or a hub id")  # fmt: skip
     add("--image-size", type=int, metavar="PIXELS", help="side that images are brought to")
-    add("--epochs", default="2", metavar="N[,N...]",
-        help="budgets, each with its own full schedule: 5,10,20 (default 2)")  # fmt: skip
+    add("--epochs", default="1,2", metavar="N[,N...]",
+        help="budgets, each with its own full schedule: 5,10,20 (default 1,2)")  # fmt: skip
     add("--seeds", default="0-2", help="0-4 or 0,1,2 (default 0-2)")
     add(
         "--arms", default="plain,tract", help="of plain, tract, lr, lr=FACTOR (default plain,tract)"
@@ -76,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         seeds=tuple(parse_whole_numbers(arguments.seeds, "--seeds")),
     )
     display = choose_display() if is_first_rank() else Silence()
-    outcomes = run_all(experiment.plan(), arguments.out, arguments.jobs, display)
+    outcomes = run_all(place_runs(experiment.plan(), arguments.out), arguments.jobs, display)
     return _answer(outcomes, arguments) if is_first_rank() else 0
 
 
@@ -105,7 +107,22 @@ def _answer(outcomes: Sequence[Outcome], arguments: argparse.Namespace) -> int:
         raise TrActValueError("no run came to its end, so there is nothing to compare.")
     command = "trainact " + shlex.join(sys.argv[1:])
     comparison = write_comparison(records, arguments.out, command, arguments.jobs)
-    print_final_table(comparison.answers)
-    print("\n".join(f"wrote {path}" for path in comparison.paths))
+    _print(comparison)
     diverged = [record for record in records if record["status"] == "diverged"]
     return 1 if failed or diverged else 0
+
+
+def _print(comparison: Comparison) -> None:
+    """Print the answers: the table, what it means, how much sooner, and where to read on."""
+    answers = comparison.answers
+    print_final_table(answers)
+    for budget, verdict in give_verdicts(answers):
+        print(f"{budget} {'epoch' if budget == 1 else 'epochs'}: {verdict}")
+    for found in answers.speed_ups:
+        print(tell_speed_up(found))
+    for told in answers.missing:
+        print(told)
+    if answers.jobs > 1:
+        print(caution_about_time(answers.jobs))
+    page = comparison.folder / "comparison.html"
+    print(f"The page with curves, cost and every run: {page}")

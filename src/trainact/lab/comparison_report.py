@@ -8,22 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from trainact.lab.answers import Answers, answer
-from trainact.lab.chapters import Chapter, ask_question, list_environments, write_chapters
-from trainact.lab.curves import draw_accuracy, draw_budgets, draw_gradients, export_picture
+from trainact.lab.chapters import (
+    ask_question,
+    list_environments,
+    list_pictures,
+    write_chapters,
+)
+from trainact.lab.curves import draw_pictures
 from trainact.lab.files import write_atomically
+from trainact.lab.markdown import render_chapter
 from trainact.lab.outcomes import Record, name_arm
 from trainact.lab.page import render_answers
-from trainact.lab.tables import escape_markdown, render_markdown
+from trainact.lab.tables import escape_markdown
 from trainact.lab.wording import SMOKE, caution_about_time, give_verdicts
 
 __all__ = ["Comparison", "render_data", "render_report", "write_comparison"]
 
 FORMAT = 1
-PICTURES = {
-    "accuracy": "Test accuracy per epoch",
-    "budgets": "Final accuracy over epochs",
-    "gradients": "Norm of the first layer's gradient per epoch",
-}
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,9 @@ def write_comparison(
     held: dict[str, bytes] = {
         "comparison.json": render_data(answers, records, command).encode(),
         "comparison.md": render_report(title, answers, records, command).encode(),
-        "accuracy.png": export_picture(draw_accuracy(answers), "png"),
-        "gradients.png": export_picture(draw_gradients(answers), "png"),
         "comparison.html": render_answers(title, command, answers, records).encode(),
+        **draw_pictures(answers, list_pictures(write_chapters(answers, records, command))),
     }
-    if len(answers.budgets) > 1:
-        held["budgets.png"] = export_picture(draw_budgets(answers), "png")
     for name, content in held.items():
         write_atomically(folder / name, content)
     if "budgets.png" not in held:
@@ -111,18 +109,5 @@ def render_report(title: str, answers: Answers, records: Sequence[Record], comma
     if answers.kind == "smoke":
         parts.insert(1, f"# {SMOKE}")
     for chapter in write_chapters(answers, records, command):
-        parts += _render(chapter)
+        parts += render_chapter(chapter)
     return "\n\n".join(parts) + "\n"
-
-
-def _render(chapter: Chapter) -> list[str]:
-    parts = [f"## {chapter.title}", *map(escape_markdown, chapter.sentences)]
-    for heading, told in chapter.lists:
-        parts.append(f"### {heading}")
-        parts.append("\n".join(f"- {escape_markdown(item)}" for item in told))
-    parts += [render_markdown(grid) for grid in chapter.grids]
-    parts += [f"![{PICTURES[picture]}]({picture}.png)" for picture in chapter.pictures]
-    parts += map(escape_markdown, chapter.notes)
-    if chapter.command:
-        parts.append("\n".join(f"    {line}" for line in chapter.command.splitlines()))
-    return parts

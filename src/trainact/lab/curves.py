@@ -6,7 +6,7 @@ ones their mean; a cross is where a run diverged. One panel is as wide as a phon
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -18,11 +18,14 @@ from trainact.lab.answers import Answers
 from trainact.lab.outcomes import BASELINE, Outcome, count_epochs, name_arm
 from trainact.lab.wording import SMOKE, show_reach
 
-__all__ = ["draw_accuracy", "draw_budgets", "draw_gradients", "export_picture"]
+__all__ = ["draw_accuracy", "draw_budgets", "draw_gradients", "draw_pictures", "export_picture"]
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Told apart by colour-blind eyes too (Okabe and Ito); plain is dark grey."""
-MARKERS = "osD^vP"
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7"),
+    *("#E69F00", "#56B4E9", "#882255", "#999933"),
+)
+"""Told apart by colour-blind eyes too (Okabe and Ito, then Tol); plain is dark grey."""
+MARKERS = "osD^vPX*<"
 WIDTH, HEIGHT = 4.0, 2.9
 DIVERGED = "diverged"
 TWO_COLUMNS = 26
@@ -123,11 +126,25 @@ def _draw_arrows(axis: Axes, answers: Answers) -> None:
         )
 
 
-def export_picture(figure: Figure, kind: str) -> bytes:
+def draw_pictures(answers: Answers, names: Iterable[str], source: str = "") -> dict[str, bytes]:
+    """Return the named pictures as PNG files.
+
+    Args:
+        answers: what to draw.
+        names: of accuracy, gradients and budgets.
+        source: is kept inside each file: what it was drawn from.
+    """
+    draw = {"accuracy": draw_accuracy, "gradients": draw_gradients, "budgets": draw_budgets}
+    return {f"{name}.png": export_picture(draw[name](answers), "png", source) for name in names}
+
+
+def export_picture(figure: Figure, kind: str, source: str = "") -> bytes:
     """Return the figure as ``png`` or ``svg``, the same bytes for the same figure."""
     held = io.BytesIO()
     with mpl.rc_context(LOOK):
         metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
+        if source:
+            metadata["Source"] = source
         figure.savefig(held, format=kind, dpi=150, metadata=metadata)
     return held.getvalue()
 
@@ -189,7 +206,7 @@ def _style(answers: Answers, arm: str) -> dict[str, Any]:
     if arm == BASELINE:
         return {"color": "#333333", "linestyle": "--"}
     others = [name for name in answers.arms if name != BASELINE]
-    solid = arm.startswith("tract")
+    solid = "tract" in arm
     colour = COLOURS[others.index(arm) % len(COLOURS)]
     return {"color": colour, "linestyle": "-" if solid else "--"}
 

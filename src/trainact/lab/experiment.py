@@ -1,4 +1,9 @@
-"""An experiment: one recipe, run in several arms, at several budgets, from several seeds."""
+"""An experiment: one recipe, run in several arms, at several budgets, from several seeds.
+
+One that names networks is a table of experiments, one for each network: ``split`` returns these
+members, named ``TABLE/NETWORK``. Runs live below their member's name, so that runs of two networks
+never share a folder, and only a member's runs are compared with each other.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,7 +18,7 @@ from trainact.errors import TrActValueError
 from trainact.lab.arms import Arm, parse_arms
 from trainact.lab.data.sources import PLACED
 from trainact.lab.fields import build_table, name_nearest
-from trainact.lab.naming import parse_whole_numbers
+from trainact.lab.naming import name_network, parse_whole_numbers
 from trainact.lab.recipe import Recipe, change_recipe, make_recipe
 from trainact.lab.recipe_file import read_toml
 
@@ -23,6 +28,7 @@ __all__ = [
     "find_experiments",
     "list_experiments",
     "make_experiment",
+    "read_tables",
     "shrink",
 ]
 
@@ -41,6 +47,8 @@ class ExperimentFields:
     seeds: str = "0-4"
     arms: tuple[str, ...] = ("plain", "tract")
     lams: tuple[float, ...] = (0.1,)
+    networks: tuple[str, ...] = ()  # as in model.name; empty: the recipe's own
+    arms_at: dict[str, list[str]] = field(default_factory=dict)  # at a budget that not all have
     at: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes at a budget
     grid: dict[str, list[Any]] = field(default_factory=dict)  # values to choose from, by field
     extra_arms: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes by name
@@ -55,6 +63,8 @@ class Experiment:
         recipe: what all runs share.
         changes: by budget, what differs at it (a learning rate chosen for that length).
         grid: values to choose from on the held-out images, by field.
+        networks: what ``model.name`` is in each member; empty: the recipe's own network alone.
+        arms_at: by budget, the arms that are run at it, where not all are.
     """
 
     name: str
@@ -67,12 +77,27 @@ class Experiment:
     paper: str = ""
     note: str = ""
     grid: dict[str, list[Any]] = field(default_factory=dict)
+    networks: tuple[str, ...] = ()
+    arms_at: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def split(self) -> list["Experiment"]:
+        """Return one experiment for each network, or this one where the network does not vary."""
+        return [
+            dataclasses.replace(
+                self,
+                name=f"{self.name}/{name_network(network)}",
+                title=f"{self.title}: {name_network(network)}",
+                recipe=change_recipe(self.recipe, {"model.name": network}),
+                networks=(),
+            )
+            for network in self.networks
+        ] or [self]
 
     def plan(self) -> list[Recipe]:
         """Return one recipe a run; runs that are compared with each other stand side by side."""
         return [
             change_recipe(
-                self.recipe,
+                member.recipe,
                 {
                     "schedule.epochs": budget,
                     **self.changes.get(budget, {}),
@@ -81,9 +106,11 @@ class Experiment:
                     "run.seed": seed,
                 },
             )
+            for member in self.split()
             for seed in self.seeds
             for budget in self.budgets
             for arm in self.arms
+            if arm.name in self.arms_at.get(budget, [arm.name])
         ]
 
 
@@ -104,10 +131,16 @@ def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
     arms = parse_arms(fields.arms, fields.lams) if fields.arms or not fields.extra_arms else []
     arms += [Arm(arm, changes) for arm, changes in fields.extra_arms.items()]
     budgets = fields.budgets or (recipe.schedule.epochs,)
-    for key in fields.at:
-        if key not in map(str, budgets):
-            where = f"budget in {name}, experiment.at"
-            raise TrActValueError(name_nearest(key, map(str, budgets), where))
+    for table, keys in (("at", fields.at), ("arms_at", fields.arms_at)):
+        for key in keys:
+            if key not in map(str, budgets):
+                where = f"budget in {name}, experiment.{table}"
+                raise TrActValueError(name_nearest(key, map(str, budgets), where))
+    known = [arm.name for arm in arms]
+    for given in (given for names in fields.arms_at.values() for given in names):
+        if given not in known:
+            where = f"arm in {name}, experiment.arms_at"
+            raise TrActValueError(name_nearest(given, known, where))
     experiment = Experiment(
         name,
         fields.title,
@@ -119,6 +152,8 @@ def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
         fields.paper,
         fields.note,
         fields.grid,
+        fields.networks,
+        {int(budget): tuple(names) for budget, names in fields.arms_at.items()},
     )
     experiment.plan()  # every change names a field and fits it
     return experiment
@@ -132,21 +167,31 @@ def list_experiments() -> list[str]:
     )
 
 
+def read_tables(reference: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the tables of a recipe inside the package, or of a file.
+
+    Raises:
+        TrActValueError: there is none, or it is not TOML.
+    """
+    if reference.endswith(".toml"):
+        path = Path(reference)
+        return path.stem, read_toml(path)
+    if reference not in list_experiments():
+        raise TrActValueError(
+            name_nearest(reference, list_experiments(), "recipe") + " A file ends in .toml."
+        )
+    with resources.as_file(resources.files("trainact.lab") / "recipes") as folder:
+        return reference, read_toml(folder / f"{reference}.toml")
+
+
 def find_experiment(reference: str) -> Experiment:
     """Return the experiment of a name inside the package, or of a file.
 
     Raises:
         TrActValueError: there is none, or its file is wrong.
     """
-    if reference.endswith(".toml"):
-        path = Path(reference)
-        return make_experiment(read_toml(path), path.stem)
-    if reference not in list_experiments():
-        raise TrActValueError(
-            name_nearest(reference, list_experiments(), "recipe") + " A file ends in .toml."
-        )
-    with resources.as_file(resources.files("trainact.lab") / "recipes") as folder:
-        return make_experiment(read_toml(folder / f"{reference}.toml"), reference)
+    name, tables = read_tables(reference)
+    return make_experiment(tables, name)
 
 
 def find_experiments(reference: str) -> list[Experiment]:
@@ -169,7 +214,8 @@ def shrink(experiment: Experiment, changes: Sequence[tuple[str, Any]] = ()) -> E
 
     Its runs are marked as smoke, live in another folder and never meet full ones. Large images are
     smaller and fewer; images that are not at hand are those of ``photos``; without a GPU all is in
-    float32.
+    float32. Where the network varies, there are two steps of four images for each: many networks,
+    and some of them are large.
     """
     data, run = experiment.recipe.data, experiment.recipe.run
     small: dict[str, Any] = {
@@ -195,6 +241,9 @@ def shrink(experiment: Experiment, changes: Sequence[tuple[str, Any]] = ()) -> E
         small["data.workers"] = 0
     if run.precision == "fp16" and not torch.cuda.is_available():
         small["run.precision"] = "no"
+    if experiment.networks:
+        small |= {"data.train_images": 8, "data.test_images": 8, "data.batch_size": 4}
+        small |= {"run.keep_weights": False}  # gigabytes, of no use
     if data.name in PLACED and not data.folder:
         small["data.name"] = "photos"
     recipe = change_recipe(experiment.recipe, {**small, **dict(changes)})

@@ -7,12 +7,21 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import DistributedDataParallelKwargs
+from torch import nn
 
 from trainact.errors import TrActError, TrActValueError
 from trainact.lab.batches import Place
 from trainact.lab.recipe import RunFields
+from trainact.lab.settings import count_ranks
 
-__all__ = ["find_place", "start_machine", "start_tracker", "sum_over_ranks"]
+__all__ = [
+    "expect_skipped_parameters",
+    "find_place",
+    "start_machine",
+    "start_tracker",
+    "sum_over_ranks",
+]
 
 
 def start_machine(fields: RunFields, folder: Path) -> Accelerator:
@@ -31,20 +40,27 @@ def start_machine(fields: RunFields, folder: Path) -> Accelerator:
     if not present.get(kind):
         here = ", ".join(name for name, is_there in present.items() if is_there)
         raise TrActValueError(f"run.device is {fields.device!r}; here there are {here}.")
+    use_cpu = kind == "cpu" or not (present["cuda"] or present["mps"])  # or ranks are not seen
     AcceleratorState._reset_state(reset_partial_state=kind == "cpu" and torch.cuda.is_available())
     GradientState._reset_state()
     if ":" in fields.device:
         os.environ["ACCELERATE_TORCH_DEVICE"] = fields.device
     tracker = None if fields.tracker == "none" else fields.tracker
     try:
-        return Accelerator(
-            cpu=kind == "cpu",
+        accelerator = Accelerator(
+            cpu=use_cpu,
             mixed_precision=fields.precision,
             log_with=tracker,
             project_dir=folder if tracker else None,
         )
     except (ValueError, ImportError) as error:
         raise TrActValueError(f"the machine cannot be set up: {error}") from error
+    if accelerator.num_processes != count_ranks():
+        raise TrActError(
+            f"{count_ranks()} ranks were launched, Accelerate sees {accelerator.num_processes}; "
+            "set run.device to the kind of device that they have."
+        )
+    return accelerator
 
 
 def start_tracker(accelerator: Accelerator, fields: RunFields, config: dict[str, Any]) -> None:
@@ -61,6 +77,17 @@ def start_tracker(accelerator: Accelerator, fields: RunFields, config: dict[str,
             f"pip install {fields.tracker}"
         )
     accelerator.init_trackers("trainact", config=config)
+
+
+def expect_skipped_parameters(accelerator: Accelerator, network: nn.Module) -> None:
+    """Prepare for a network that leaves parameters out of some steps, as stochastic depth does.
+
+    Ranks draw branches each for itself, so one may have a gradient where another has none. They
+    must then look for unused parameters in every step, which costs time, and so is done only for
+    networks with a module whose ``skips_parameters`` is true. Call it before ``prepare``.
+    """
+    if any(getattr(module, "skips_parameters", False) is True for module in network.modules()):
+        accelerator.ddp_handler = DistributedDataParallelKwargs(find_unused_parameters=True)
 
 
 def find_place(accelerator: Accelerator) -> Place:

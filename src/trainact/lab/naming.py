@@ -3,7 +3,7 @@
 from trainact.errors import TrActValueError
 from trainact.lab.recipe import Recipe
 
-__all__ = ["name_run", "parse_numbers", "parse_whole_numbers"]
+__all__ = ["name_network", "name_run", "parse_numbers", "parse_whole_numbers"]
 
 
 def name_run(recipe: Recipe) -> str:
@@ -13,7 +13,17 @@ def name_run(recipe: Recipe) -> str:
     'tract, 5 epochs, seed 0'
     """
     arm = recipe.run.arm or ("tract" if recipe.tract.enabled else "plain")
-    return f"{arm}, {recipe.schedule.epochs} epochs, seed {recipe.run.seed}"
+    epochs = recipe.schedule.epochs
+    return f"{arm}, {epochs} epoch{'s' if epochs > 1 else ''}, seed {recipe.run.seed}"
+
+
+def name_network(model: str) -> str:
+    """Return what a network is called in a table and its folder, from its ``model.name``.
+
+    >>> name_network("lab:vgg16"), name_network("timm:vit_tiny.in1k")
+    ('vgg16', 'timm-vit_tiny.in1k')
+    """
+    return model.removeprefix("lab:").replace(":", "-").replace("/", "-")
 
 
 def parse_whole_numbers(text: str, option: str) -> list[int]:

@@ -70,9 +70,15 @@ def read_outcomes(records: Sequence[Record]) -> tuple[Outcome, ...]:
 
     Raises:
         TrActValueError: a record lacks something, occurs twice, or does not belong to the others
-            (smoke runs among full ones, or one arm and budget with two recipes).
+            (another network, smoke runs among full ones, one arm and budget with two recipes).
     """
     outcomes = [_read(record, number) for number, record in enumerate(records, start=1)]
+    networks = sorted({str(record["model"].get("name")) for record in records})
+    if len(networks) > 1:
+        raise TrActValueError(
+            f"records of {len(networks)} networks ({', '.join(networks)}) cannot be compared: a "
+            "difference between two networks says nothing of TrAct. Give records of one network."
+        )
     kinds = Counter(outcome.kind for outcome in outcomes)
     if len(kinds) > 1:
         raise TrActValueError(

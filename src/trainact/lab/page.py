@@ -14,7 +14,9 @@ from trainact.lab.outcomes import Record, count_epochs, name_arm
 from trainact.lab.tables import render_html
 from trainact.lab.wording import SMOKE, show_accuracy, show_reach
 
-__all__ = ["render_answers", "render_page"]
+__all__ = ["SMOKE_BANNER", "render_answers", "render_chapter", "render_document", "render_page"]
+
+SMOKE_BANNER = f'<p class="smoke">{html.escape(SMOKE)}</p>'
 
 BUDGETS = (
     "Final accuracy over epochs: mean and standard deviation. Arrows: the speed-up against plain "
@@ -39,26 +41,40 @@ def render_page(title: str, command: str, records: Sequence[Record], jobs: int =
 
 def render_answers(title: str, command: str, answers: Answers, records: Sequence[Record]) -> str:
     """Return the page of answers that are already there, made from these records."""
+    body = "\n".join(render_chapter(c, answers) for c in write_chapters(answers, records, command))
+    smoke = answers.kind == "smoke"
+    return render_document(title, ask_question(answers, records), body, smoke=smoke)
+
+
+def render_document(title: str, question: str, body: str, *, smoke: bool = False) -> str:
+    """Return a whole HTML file.
+
+    Args:
+        title: of the page.
+        question: the sentence under it.
+        body: HTML, already escaped.
+        smoke: whether all of it is about smoke runs.
+    """
     style = files("trainact.lab").joinpath("page.css").read_text(encoding="utf-8")
-    smoke = f'<p class="smoke">{html.escape(SMOKE)}</p>\n' if answers.kind == "smoke" else ""
-    body = "\n".join(_render(c, answers) for c in write_chapters(answers, records, command))
+    warning = f"{SMOKE_BANNER}\n" if smoke else ""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{html.escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-        f"<header>\n{smoke}<h1>{html.escape(title)}</h1>\n"
-        f'<p class="question">{html.escape(ask_question(answers, records))}</p>\n</header>\n'
+        f"<header>\n{warning}<h1>{html.escape(title)}</h1>\n"
+        f'<p class="question">{html.escape(question)}</p>\n</header>\n'
         f"{body}\n</main>\n</body>\n</html>\n"
     )
 
 
-def _render(chapter: Chapter, answers: Answers) -> str:
-    parts = [f"<section>\n<h2>{html.escape(chapter.title)}</h2>"]
+def render_chapter(chapter: Chapter, answers: Answers | None = None, level: int = 2) -> str:
+    """Return a section of the page; its pictures are drawn from the answers."""
+    parts = [f"<section>\n<h{level}>{html.escape(chapter.title)}</h{level}>"]
     parts += [f"<p>{html.escape(sentence)}</p>" for sentence in chapter.sentences]
     for heading, told in chapter.lists:
         items = "\n".join(f"<li>{html.escape(item)}</li>" for item in told)
-        parts.append(f"<h3>{html.escape(heading)}</h3>\n<ul>\n{items}\n</ul>")
+        parts.append(f"<h{level + 1}>{html.escape(heading)}</h{level + 1}>\n<ul>\n{items}\n</ul>")
     parts += [render_html(grid) for grid in chapter.grids]
     for picture in chapter.pictures:
         figures = "\n".join(_draw(picture, answers))
@@ -69,8 +85,10 @@ def _render(chapter: Chapter, answers: Answers) -> str:
     return "\n".join(parts) + "\n</section>"
 
 
-def _draw(picture: str, answers: Answers) -> Iterable[str]:
+def _draw(picture: str, answers: Answers | None) -> Iterable[str]:
     """Yield the figures of one picture: one for each budget, so that a phone stacks them."""
+    if answers is None:
+        return
     if picture == "budgets":
         yield _embed(draw_budgets(answers), BUDGETS, _describe(answers))
         return

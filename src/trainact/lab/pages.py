@@ -12,11 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from trainact.errors import TrActValueError
+from trainact.lab.evidence import (
+    Evidence,
+    draw_evidence,
+    list_stale_pictures,
+    read_evidence,
+    write_evidence,
+)
+from trainact.lab.overhead import FILE, read_zoo, render_zoo
 
 __all__ = ["fill_page", "main", "render_bench"]
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("README.md", "docs/cost.md")
+PICTURES = "docs/pictures"
+PAGES = ("README.md", "docs/cost.md", "docs/evidence.md")
 
 
 def fill_page(text: str, tables: dict[str, str]) -> str:
@@ -35,13 +44,15 @@ def fill_page(text: str, tables: dict[str, str]) -> str:
     return re.sub(r"<!-- ([\w-]+) -->.*?<!-- /\1 -->", fill, text, flags=re.DOTALL)
 
 
-def make_tables(root: Path = ROOT) -> dict[str, str]:
+def make_tables(evidence: Evidence, root: Path = ROOT) -> dict[str, str]:
     """Return every table that pages may hold, by name."""
     record = json.loads((root / "results" / "bench" / "bench.json").read_text())
     return {
+        **write_evidence(evidence),
         "bench-layer": render_bench(record, "layer"),
         "bench-step": render_bench(record, "step"),
         "bench-made-with": describe_record(record),
+        "bench-zoo": render_zoo(read_zoo(root / "results" / "bench" / FILE)),
     }
 
 
@@ -96,7 +107,11 @@ def _render_ratio(spread: dict[str, float] | None) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Fill all pages; with ``--check`` change nothing and fail where one is out of date."""
     check = "--check" in (sys.argv[1:] if argv is None else argv)
-    tables, stale = make_tables(), []
+    evidence = read_evidence(ROOT / "results")
+    tables, pictures = make_tables(evidence), ROOT / PICTURES
+    stale = [f"{PICTURES}/{name}" for name in list_stale_pictures(evidence, pictures)]
+    if stale and not check:
+        draw_evidence(evidence, pictures)
     for name in PAGES:
         page = ROOT / name
         before = page.read_text()

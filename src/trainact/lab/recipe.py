@@ -148,6 +148,7 @@ class RunFields:
     channels_last: bool = False
     ema: float = 0.0  # decay of an average of the weights; 0 for none
     checkpoint_seconds: float = 60.0
+    keep_weights: bool = True  # write them when the run has ended
     tracker: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
     smoke: bool = False  # a run that only shows that everything works
 
@@ -175,7 +176,10 @@ TABLES: dict[str, Any] = {
     "schedule": ScheduleFields,
     "run": RunFields,
 }
-HARMLESS = {"run.arm", "run.checkpoint_seconds", "run.tracker", "data.workers", "data.folder"}
+HARMLESS = {
+    *("run.arm", "run.checkpoint_seconds", "run.keep_weights", "run.tracker"),
+    *("data.workers", "data.folder"),
+}
 """Fields that do not change what a run computes, and so not what it is."""
 LATER = {
     "data": ("classes", "crop_fill", "interpolation", "test_crop", "colour_jitter", "mixup",

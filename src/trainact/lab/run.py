@@ -8,10 +8,12 @@ from pathlib import Path
 
 from trainact.errors import TrActValueError
 from trainact.lab.experiment import Experiment, find_experiments, shrink
-from trainact.lab.naming import name_run, parse_whole_numbers
+from trainact.lab.failures import read_failure
+from trainact.lab.fields import name_nearest
+from trainact.lab.naming import name_network, parse_whole_numbers
+from trainact.lab.plan import PlannedRun, parse_shard, place_runs
 from trainact.lab.progress import Silence, choose_display
-from trainact.lab.recipe import Recipe, change_recipe
-from trainact.lab.record import RunFolder
+from trainact.lab.recipe import change_recipe
 from trainact.lab.runner import Outcome, run_all
 from trainact.lab.settings import find_data_field, is_first_rank, parse_settings
 
@@ -30,37 +32,68 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seeds", help="0-4 or 0,1,2 instead of the recipe's")
     add("--epochs", metavar="N[,N...]", help="some of the recipe's budgets, or others")
     add("--arms", metavar="NAME[,NAME...]", help="some of the recipe's arms")
+    add("--networks", metavar="NAME[,NAME...]", help="some of the networks of a recipe with many")
+    add("--shard", metavar="I/N", help="the I-th of N parts of the runs, for a scheduler's jobs")
     add("--jobs", type=int, default=1, help="runs side by side (default 1)")
+    add("--on", choices=["here", "ray"], default="here", help="ray: on the machines of a cluster")
+    add("--ray-address", metavar="ADDRESS", help="of the cluster; without it and RAY_ADDRESS, a "
+        "Ray of this machine's own")  # fmt: skip
     add("--smoke", action="store_true", help="seconds instead of hours, to see that all works")
     add("--dry-run", action="store_true", help="list the runs and do none")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do the runs that are not done yet; 1 where one failed or diverged."""
-    worst = 0
-    for experiment in find_experiments(arguments.recipe):
-        runs = choose_runs(experiment, arguments)
-        is_file = arguments.recipe.endswith(".toml")
-        root = arguments.out if is_file else arguments.out / experiment.name
-        if arguments.dry_run:
-            _list(runs, root)
-            continue
-        display = choose_display() if is_first_rank() else Silence()
-        outcomes = run_all(runs, root, arguments.jobs, display)
-        if is_first_rank():
-            worst = max(worst, summarise(experiment.name, outcomes))
-    return worst
+    runs = plan_runs(arguments)
+    if arguments.shard:
+        runs = parse_shard(arguments.shard).choose(runs)
+    if arguments.dry_run:
+        _list(runs)
+        return 0
+    display = choose_display() if is_first_rank() else Silence()
+    if arguments.on == "ray":
+        from trainact.lab.cluster import Cluster
+
+        outcomes = Cluster(arguments.ray_address, arguments.jobs).run_all(runs, display)
+    else:
+        outcomes = run_all(runs, arguments.jobs, display)
+    return summarise(arguments.recipe, outcomes) if is_first_rank() else 0
 
 
-def _list(runs: Sequence[Recipe], root: Path) -> None:
-    for recipe in runs:
-        folder = RunFolder(root, recipe)
-        state = "done" if folder.record_path.exists() else "to do"
-        print(f"{state:6} {name_run(recipe)}  {folder.path}")
+def plan_runs(arguments: argparse.Namespace) -> list[PlannedRun]:
+    """Return the runs that the command line asks for, of each member of each experiment.
+
+    Raises:
+        TrActValueError: there is no such recipe, arm or network, or no run is left.
+    """
+    members = [
+        member
+        for experiment in find_experiments(arguments.recipe)
+        for member in choose_part(experiment, arguments).split()
+    ]
+    several, runs = len(members) > 1, []
+    for member in members:
+        path = Path(member.name)
+        if arguments.recipe.endswith(".toml"):
+            path = path.relative_to(path.parts[0])
+        name = path.name if member.name.count("/") else member.name
+        runs += place_runs(member.plan(), arguments.out / path, name if several else "")
+    if not runs:
+        raise TrActValueError(f"{arguments.recipe} has no run with those arms and budgets.")
+    return runs
 
 
-def choose_runs(experiment: Experiment, arguments: argparse.Namespace) -> list[Recipe]:
-    """Return the runs that the command line asks for."""
+def _list(runs: Sequence[PlannedRun]) -> None:
+    """Print each run with its state; a run that failed is tried again by the same command."""
+    for run in runs:
+        folder = run.folder
+        failure = read_failure(folder.path)
+        state = "done" if folder.record_path.exists() else "failed" if failure else "to do"
+        print(f"{state:6} {run.name}  {folder.path}")
+
+
+def choose_part(experiment: Experiment, arguments: argparse.Namespace) -> Experiment:
+    """Return what the command line asks for of an experiment."""
     changes = parse_settings(arguments.settings)
     if arguments.data:
         changes[find_data_field(experiment.recipe.data.name)] = arguments.data
@@ -76,7 +109,19 @@ def choose_runs(experiment: Experiment, arguments: argparse.Namespace) -> list[R
         experiment = dataclasses.replace(experiment, budgets=budgets)
     if arguments.arms:
         experiment = _choose_arms(experiment, arguments.arms.split(","))
-    return experiment.plan()
+    if arguments.networks:
+        experiment = _choose_networks(experiment, arguments.networks.split(","))
+    return experiment
+
+
+def _choose_networks(experiment: Experiment, names: Sequence[str]) -> Experiment:
+    known = {name_network(network): network for network in experiment.networks}
+    if not known:
+        raise TrActValueError(f"{experiment.name} has one network; another is model.name=NAME.")
+    for name in names:
+        if name not in known:
+            raise TrActValueError(name_nearest(name, known, f"network of {experiment.name}"))
+    return dataclasses.replace(experiment, networks=tuple(known[name] for name in names))
 
 
 def _choose_arms(experiment: Experiment, names: Sequence[str]) -> Experiment:
@@ -95,9 +140,9 @@ def summarise(name: str, outcomes: Sequence[Outcome]) -> int:
     failed = [o for o in outcomes if o.failure is not None]
     for outcome in diverged:
         assert outcome.record is not None
-        print(f"diverged: {name_run(outcome.recipe)}: {outcome.record['failure']}", file=sys.stderr)
+        print(f"diverged: {outcome.run.name}: {outcome.record['failure']}", file=sys.stderr)
     for outcome in failed:
-        print(f"failed: {name_run(outcome.recipe)}: {outcome.failure}", file=sys.stderr)
+        print(f"failed: {outcome.run.name}: {outcome.failure}", file=sys.stderr)
     good = len(outcomes) - len(diverged) - len(failed)
     print(f"{name}: {good} runs complete, {len(diverged)} diverged, {len(failed)} failed")
     return 1 if diverged or failed else 0

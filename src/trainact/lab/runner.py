@@ -8,117 +8,134 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainact.errors import TrActError, TrActValueError
 from trainact.lab.data import load_data
-from trainact.lab.events import Event, read_event, write_event
-from trainact.lab.files import StorageError, write_atomically
-from trainact.lab.naming import name_run
+from trainact.lab.data.images import ImageData
+from trainact.lab.events import Event, Report, read_event, write_event
+from trainact.lab.failures import clear_failure, write_failure
+from trainact.lab.files import StorageError
+from trainact.lab.plan import PlannedRun
 from trainact.lab.progress import Display
 from trainact.lab.recipe import Recipe
 from trainact.lab.recipe_file import read_recipe, write_recipe
-from trainact.lab.record import RunFolder
+from trainact.lab.session import build_model
 from trainact.lab.settings import count_ranks
 from trainact.lab.train import train
 
-__all__ = ["Outcome", "run_all"]
+__all__ = ["Outcome", "do_run", "run_all"]
 
 
 class Outcome(NamedTuple):
     """How a run ended: with a record, or with a reason why there is none."""
 
-    recipe: Recipe
+    run: PlannedRun
     record: dict[str, Any] | None
     failure: str | None
 
+    @property
+    def recipe(self) -> Recipe:
+        """Return the run's recipe."""
+        return self.run.recipe
 
-def run_all(recipes: Sequence[Recipe], root: Path, jobs: int, display: Display) -> list[Outcome]:
+
+def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[Outcome]:
     """Do all runs; a run that fails does not stop the others.
 
     Args:
-        recipes: the runs.
-        root: where their folders are.
+        runs: in the order of the outcomes.
         jobs: how many at a time; more than one take a process and their share of the cores each.
         display: shows how they come along.
 
     Raises:
-        TrActValueError: ``jobs`` is not positive, or more than one under torchrun.
+        TrActError: ``jobs`` is not positive, or more than one under torchrun; there is no such data
+            or model.
     """
     if jobs < 1:
         raise TrActValueError(f"--jobs takes a positive number; got {jobs}.")
     if jobs > 1 and count_ranks() > 1:
         raise TrActValueError("--jobs is for one process; under torchrun all ranks do one run.")
-    names = [name_run(recipe) for recipe in recipes]
-    with display.open([(name, r.schedule.epochs) for name, r in zip(names, recipes, strict=True)]):
+    load = functools.lru_cache(maxsize=2)(load_data)
+    left = [run.recipe for run in runs if not run.folder.record_path.exists()]
+    if left and all(recipe.model == left[0].model for recipe in left):
+        build_model(left[0], load(left[0].data))  # what is wrong with all runs is told once
+    with display.open([(run.name, run.recipe.schedule.epochs) for run in runs]):
         if jobs == 1:
-            load = functools.lru_cache(maxsize=2)(load_data)
-            return [
-                _run_here(recipe, root, functools.partial(display.tell, name), load)
-                for name, recipe in zip(names, recipes, strict=True)
-            ]
+            return [do_run(run, functools.partial(display.tell, run.name), load) for run in runs]
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            children = _Children(root, jobs, display)
+            children = _Children(jobs, display)
             try:
-                return list(pool.map(children.run, names, recipes))
+                return list(pool.map(children.run, runs))
             except BaseException:
                 children.stop()
                 raise
 
 
-def _run_here(recipe: Recipe, root: Path, report: Any, load: Any) -> Outcome:
-    failure = None
+def do_run(run: PlannedRun, report: Report, load: Callable[..., ImageData]) -> Outcome:
+    """Do a run in this process; where it fails, write why into its folder.
+
+    Raises:
+        StorageError: the disk is full: the next run would meet the same.
+        Exception: any, under torchrun, where the other ranks would wait for this one.
+    """
+    folder, trace = run.folder.path, ""
     try:
-        return Outcome(recipe, train(recipe, root, report, load), None)
+        record = train(run.recipe, run.root, report, load)
+        clear_failure(folder)
+        return Outcome(run, record, None)
     except StorageError:
-        raise  # the next run would meet the same disk
+        raise
     except TrActError as error:
         if count_ranks() > 1:
-            raise  # the other ranks would wait for this one
+            raise
         failure = str(error)
     except Exception as error:
         if count_ranks() > 1:
             raise
-        failure = f"{type(error).__name__}: {error}"
-        log = RunFolder(root, recipe).path / "failure.log"
-        write_atomically(log, traceback.format_exc().encode())
-        failure += f" (the whole trace is in {log})"
+        failure, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
+    path = write_failure(folder, failure, trace)
+    failure += f" (the whole trace is in {path})" if trace else ""
     report(Event("failed", text=failure))
-    return Outcome(recipe, None, failure)
+    return Outcome(run, None, failure)
 
 
 class _Children:
     """Processes that do one run each and tell of it line by line."""
 
-    def __init__(self, root: Path, jobs: int, display: Display) -> None:
-        self.root, self.display = root, display
+    def __init__(self, jobs: int, display: Display) -> None:
+        self.display = display
         self.threads = max(1, (os.cpu_count() or 1) // jobs)
         self.lock = threading.Lock()
         self.running: set[subprocess.Popen[str]] = set()
         self.stopped = False
 
-    def run(self, name: str, recipe: Recipe) -> Outcome:
+    def run(self, run: PlannedRun) -> Outcome:
         """Do a run in a new process; what it says is shown, and how it ends is returned."""
+        record = run.find_record()
+        if record is not None:
+            self.display.tell(run.name, Event("end", record=record))
+            return Outcome(run, record, None)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "recipe.toml"
-            write_recipe(recipe, file)
+            write_recipe(run.recipe, file)
             environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
             with self.lock:
                 if self.stopped:
-                    return Outcome(recipe, None, "stopped before it began")
+                    return Outcome(run, None, "stopped before it began")
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "trainact.lab.runner", str(file), str(self.root)],
+                    [sys.executable, "-m", "trainact.lab.runner", str(file), str(run.root)],
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,
                     env=environment,
                 )
                 self.running.add(process)
-            return self._follow(name, recipe, process)
+            return self._follow(run, process)
 
-    def _follow(self, name: str, recipe: Recipe, process: "subprocess.Popen[str]") -> Outcome:
+    def _follow(self, run: PlannedRun, process: "subprocess.Popen[str]") -> Outcome:
         assert process.stdout is not None
         assert process.stderr is not None
         record, failure = None, None
@@ -129,7 +146,7 @@ class _Children:
             event = read_event(line)
             record = event.record or record
             failure = event.text if event.kind == "failed" else failure
-            self.display.tell(name, event)
+            self.display.tell(run.name, event)
         code = process.wait()
         reader.join()
         with self.lock:
@@ -137,8 +154,10 @@ class _Children:
         if record is None and failure is None:
             last = said[-1].strip() if said else "it said nothing"
             failure = f"its process ended with code {code}: {last}"
-            self.display.tell(name, Event("failed", text=failure))
-        return Outcome(recipe, record, failure)
+            if not self.stopped:
+                write_failure(run.folder.path, failure, "".join(said))
+            self.display.tell(run.name, Event("failed", text=failure))
+        return Outcome(run, record, failure)
 
     def stop(self) -> None:
         """End all processes; their checkpoints stay."""
@@ -157,9 +176,9 @@ def _main(file: str, root: str) -> int:
         except BrokenPipeError:  # the parent has gone: stop here, the checkpoint stays
             os._exit(3)
 
-    recipe = read_recipe(Path(file))
+    run = PlannedRun(read_recipe(Path(file)), Path(root))
     try:
-        outcome = _run_here(recipe, Path(root), report, load_data)
+        outcome = do_run(run, report, load_data)
     except TrActError as error:
         report(Event("failed", text=str(error)))
         return 1

@@ -18,13 +18,13 @@ from trainact.errors import TrActValueError
 from trainact.lab.batches import Batches, EvaluationBatches, Share, measure_standard
 from trainact.lab.builders import build_for_training
 from trainact.lab.data.images import DataError, ImageData, ImageTensor
-from trainact.lab.machine import find_place
+from trainact.lab.machine import expect_skipped_parameters, find_place
 from trainact.lab.optimizers import find_first_parameters, make_optimizers, rate_at, set_rate
 from trainact.lab.pretrained import LoadedWeights, find_weights, load_weights
 from trainact.lab.randomness import capture_states, restore_states, seed_everything
 from trainact.lab.recipe import Recipe
 
-__all__ = ["TOTALS", "Session"]
+__all__ = ["TOTALS", "Session", "build_model"]
 
 TOTALS = ("loss", "correct", "seen", "first_layer_grad_norm", "grad_norm")
 """What is summed over the steps of an epoch: over images the first three, over steps the others."""
@@ -47,7 +47,8 @@ class Session:
         self.standard = measure_standard(data, recipe.data)
         seed = recipe.run.seed
         seed_everything(seed, "weights")
-        self.network, self.first_layers, self.weights = _build(recipe, data)
+        self.network, self.first_layers = build_model(recipe, data)
+        self.weights = _load_weights(recipe, self.network)
         self.initial_weights = _hash_weights(self.network)
         if recipe.run.channels_last:
             self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -57,6 +58,7 @@ class Session:
             decay = get_ema_multi_avg_fn(recipe.run.ema)
             self.average = AveragedModel(self.network, multi_avg_fn=decay, use_buffers=True)
         optimizers = make_optimizers(self.network, self.first_layers, recipe.optimizer)
+        expect_skipped_parameters(accelerator, self.network)
         self.model, *self.optimizers = accelerator.prepare(self.network, *optimizers)
         if recipe.run.compile:
             self.model.compile()
@@ -212,20 +214,12 @@ class Session:
         self.sessions += 1
 
 
-def _build(recipe: Recipe, data: ImageData) -> tuple[nn.Module, list[str], LoadedWeights | None]:
-    """Return the network and the names of its first layers, TrAct in them if the recipe says so.
-
-    Last comes what was read from the file of initial weights. A smoke run does without where none
-    is given.
-    """
+def build_model(recipe: Recipe, data: ImageData) -> tuple[nn.Module, list[str]]:
+    """Return the network and the names of its first layers, TrAct in them if the recipe says so."""
     channels, size = 3, recipe.data.image_size
     if isinstance(data.train, ImageTensor):
         channels, size = data.train.images.shape[1], data.train.images.shape[2]
     network = build_for_training(recipe.model, len(data.classes), channels, size)
-    loaded, fields = None, recipe.model
-    if fields.weights or (fields.pretraining and not recipe.run.smoke):
-        path = find_weights(fields, recipe.run.seed)
-        loaded = load_weights(network, path, fields.weights_strict)
     example = torch.zeros(2, channels, size, size)
     names = list(recipe.tract.layers) or find_first_layers(network, example)
     if recipe.tract.enabled:
@@ -236,7 +230,19 @@ def _build(recipe: Recipe, data: ImageData) -> tuple[nn.Module, list[str], Loade
             moment_dtype=torch.float64 if recipe.tract.moment == "float64" else None,
             sync=recipe.tract.sync,
         )
-    return network, names, loaded
+    return network, names
+
+
+def _load_weights(recipe: Recipe, network: nn.Module) -> LoadedWeights | None:
+    """Give the network the recipe's initial weights; a smoke run does without where none is given.
+
+    Returns:
+        What was read, or None where the recipe starts from random weights.
+    """
+    fields = recipe.model
+    if not fields.weights and (not fields.pretraining or recipe.run.smoke):
+        return None
+    return load_weights(network, find_weights(fields, recipe.run.seed), fields.weights_strict)
 
 
 def _hash_weights(network: nn.Module) -> str:

@@ -32,6 +32,7 @@ __all__ = [
     "make_run_grid",
     "make_speed_up_grid",
     "print_final_table",
+    "print_grid",
     "render_html",
     "render_markdown",
     "render_rich",
@@ -40,6 +41,7 @@ __all__ = [
 
 LONG = 26
 """A cell of more letters than this may break into lines."""
+WORD = ' class="word"'
 
 
 @dataclass(frozen=True)
@@ -191,10 +193,13 @@ def escape_markdown(text: str) -> str:
 def render_html(grid: Grid) -> str:
     """Return an HTML table in a box of its own that scrolls; every string is escaped."""
     caption = html.escape(grid.caption)
-    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in grid.head)
+    head = "".join(
+        f'<th scope="col"{WORD * (0 < index < grid.words)}>{html.escape(name)}</th>'
+        for index, name in enumerate(grid.head)
+    )
     body = "\n".join(
         f'<tr><th scope="row">{html.escape(row[0])}</th>'
-        + "".join(map(_render_cell, row[1:]))
+        + "".join(_render_cell(c, index < grid.words) for index, c in enumerate(row[1:], start=1))
         + "</tr>"
         for row in grid.rows
     )
@@ -205,18 +210,24 @@ def render_html(grid: Grid) -> str:
     )
 
 
-def _render_cell(cell: str) -> str:
-    kind = ' class="long"' if len(cell) > LONG else ""
+def _render_cell(cell: str, is_word: bool) -> str:
+    kinds = ["long"] * (len(cell) > LONG) + ["word"] * is_word
+    kind = f' class="{" ".join(kinds)}"' if kinds else ""
     return f"<td{kind}>{html.escape(cell)}</td>"
 
 
-def print_final_table(answers: Answers, console: Console | None = None) -> None:
-    """Print the final table: drawn in a terminal, aligned plain text elsewhere."""
+def print_grid(grid: Grid, console: Console | None = None) -> None:
+    """Print a table: drawn in a terminal, aligned plain text elsewhere."""
     console = console or Console()
-    if answers.kind == "smoke":
-        console.print(Text(SMOKE, style="bold red"), soft_wrap=True)
-    grid = make_final_grid(answers)
     if console.is_terminal:
         console.print(render_rich(grid))
     else:
         console.print(Text(render_text(grid)), soft_wrap=True)
+
+
+def print_final_table(answers: Answers, console: Console | None = None) -> None:
+    """Print the final table, with a warning above it where the runs are smoke runs."""
+    console = console or Console()
+    if answers.kind == "smoke":
+        console.print(Text(SMOKE, style="bold red"), soft_wrap=True)
+    print_grid(make_final_grid(answers), console)

@@ -112,7 +112,7 @@ class _Run:
             tracker.finish()
         record = self._make_record(failure)
         if main:
-            if failure is None:
+            if failure is None and self.recipe.run.keep_weights:
                 _save_weights(session.network, self.folder.weights_path)
                 if session.average is not None:
                     _save_weights(session.average.module, self.folder.path / "ema.safetensors")

@@ -16,6 +16,7 @@ from trainact.lab.environment import describe_environment
 from trainact.lab.experiment import Experiment, find_experiments
 from trainact.lab.files import write_atomically
 from trainact.lab.naming import parse_whole_numbers
+from trainact.lab.plan import place_runs
 from trainact.lab.progress import Display, Silence, choose_display
 from trainact.lab.recipe import Recipe, change_recipe, identify
 from trainact.lab.runner import run_all
@@ -44,7 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Tune each experiment that the reference names; print and write what was chosen."""
     seeds = tuple(parse_whole_numbers(arguments.seeds, "--seeds"))
     display = choose_display() if is_first_rank() else Silence()
-    for experiment in find_experiments(arguments.recipe):
+    found = find_experiments(arguments.recipe)
+    for experiment in (member for whole in found for member in whole.split()):
         changes = parse_settings(arguments.settings)
         if arguments.data:
             changes[find_data_field(experiment.recipe.data.name)] = arguments.data
@@ -84,7 +86,7 @@ def tune(experiment: Experiment, folder: Path, jobs: int, display: Display) -> d
             for value in experiment.grid[name]
         }
         runs = {identify(recipe): recipe for plan in plans.values() for recipe in plan}
-        outcomes = run_all(list(runs.values()), folder, jobs, display)
+        outcomes = run_all(place_runs(runs.values(), folder), jobs, display)
         records = {identify(outcome.recipe): outcome.record for outcome in outcomes}
         for (budget, value), plan in plans.items():
             counts = [_score(records[identify(recipe)]) for recipe in plan]

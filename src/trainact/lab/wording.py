@@ -169,7 +169,12 @@ def caution_about_time(jobs: int) -> str:
         "Median over seeds of the ratio of training seconds per epoch (median epoch of a run, the "
         "first left out)."
     )
-    if jobs <= 1:
+    if jobs == 0:
+        return (
+            f"{how} Whether other work shared the machine is not recorded; trainact bench "
+            "measures this closer."
+        )
+    if jobs == 1:
         return f"{how} The runs had the machine one by one; trainact bench measures this closer."
     return (
         f"{how} CAUTION: {jobs} runs shared the machine and slowed each other, so that these "

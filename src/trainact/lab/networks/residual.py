@@ -83,6 +83,7 @@ class ResidualBlock(nn.Module):
                 activation=nn.Identity,
             )
         self.survival, self.relu = options.survival, options.relu
+        self.skips_parameters = options.survival < 1  # read where ranks share gradients
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [N, out_channels, H / stride, W / stride] of x [N, in_channels, H, W]."""

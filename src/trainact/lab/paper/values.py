@@ -1,0 +1,107 @@
+"""A number as the paper prints it, and the key that it is found by."""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trainact.errors import TrActValueError
+
+__all__ = [
+    "METRICS",
+    "UNSTATED_BUDGET",
+    "UNSTATED_LAM",
+    "Key",
+    "PrintedValue",
+    "parse_cell",
+    "parse_number",
+]
+
+METRICS = {
+    "top1": "percent of the test images",
+    "top5": "percent of the test images with the class among the first five answers",
+    "map": "mean average precision, 0 to 1",
+    "seconds": "of training",
+    "minutes": "of training",
+}
+"""What is measured, and in what."""
+
+UNSTATED_LAM = "tract"
+"""The arm of a key where λ is not stated."""
+UNSTATED_BUDGET = 0
+"""The budget of a key where the number of epochs is not stated."""
+
+_NUMBER = r"\d+(?:\.\d+)?"
+_CELL = re.compile(rf"({_NUMBER})(?: ± ({_NUMBER})| \(({_NUMBER})\))?")
+_CLOCK = re.compile(r"(\d+):([0-5]\d)")
+
+
+class Key(NamedTuple):
+    """Which number: of what experiment and network, trained how and for how long."""
+
+    recipe: str
+    network: str | None  # None where the recipe has one network
+    arm: str  # plain, tract-0.1, reported; tract where λ is not stated
+    budget: int  # epochs; 0 where they are not stated
+    metric: str
+
+
+@dataclass(frozen=True)
+class PrintedValue:
+    """A printed number.
+
+    Attributes:
+        mean: the number.
+        deviation: what stands after ±, or, with an average over networks, in brackets.
+        decimals: printed digits after the point; 0 for hours:minutes, which are kept in minutes.
+    """
+
+    mean: float
+    deviation: float | None
+    decimals: int
+
+    @property
+    def half_step(self) -> float:
+        """Return how far the number before rounding can be from the printed one."""
+        return 0.5 * 10.0**-self.decimals
+
+    def show(self) -> str:
+        """Return the number with as many digits as are printed.
+
+        >>> PrintedValue(69.4, 0.3, 2).show()
+        '69.40 ± 0.30'
+        """
+        shown = f"{self.mean:.{self.decimals}f}"
+        return shown if self.deviation is None else f"{shown} ± {self.deviation:.{self.decimals}f}"
+
+
+def parse_cell(text: str) -> PrintedValue | None:
+    """Return the value of a cell; hours:minutes become minutes, an empty cell None.
+
+    >>> parse_cell("70.48 ± 0.17"), parse_cell("133:52").mean
+    (PrintedValue(mean=70.48, deviation=0.17, decimals=2), 8032.0)
+
+    Raises:
+        TrActValueError: the text is none of these.
+    """
+    if not text:
+        return None
+    if match := _CLOCK.fullmatch(text):
+        return PrintedValue(60.0 * int(match[1]) + int(match[2]), None, 0)
+    if match := _CELL.fullmatch(text):
+        deviation = match[2] or match[3]
+        decimals = len(match[1].partition(".")[2])
+        return PrintedValue(float(match[1]), float(deviation) if deviation else None, decimals)
+    raise TrActValueError(
+        f"{text!r} is no cell of a table; cells are like '69.45', '69.45 ± 0.30', '75.90 (0.26)', "
+        "'133:52' or empty."
+    )
+
+
+def parse_number(text: str) -> float:
+    """Return a number that may be printed as a power of ten.
+
+    >>> parse_number("0.08"), parse_number("10^-3")
+    (0.08, 0.001)
+    """
+    base, power, exponent = text.partition("^")
+    return float(base) ** float(exponent) if power else float(base)

@@ -1,0 +1,148 @@
+"""Ray as the engine: a killed worker's run goes on, none is done twice, records come together."""
+
+import importlib.util
+import os
+import re
+import signal
+import sys
+import threading
+import time
+
+import pytest
+from lab_helpers import make_quick, start
+
+from trainact.errors import TrActError, TrActValueError
+from trainact.lab import cli
+from trainact.lab.cluster import Cluster, Mailbox, carry_out, store
+from trainact.lab.events import read_event
+from trainact.lab.plan import PlannedRun
+from trainact.lab.record import find_records
+
+EXPERIMENT = """
+[experiment]
+title = "for two workers"
+seeds = "0-1"
+arms = ["plain", "tract"]
+budgets = [40]
+[data]
+name = "photos"
+train_images = 320
+test_images = 80
+batch_size = 32
+[model]
+name = "small_models:make_tiny"
+[run]
+device = "cpu"
+checkpoint_seconds = 0.05
+"""
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="needs the extra 'ray'"
+)
+
+
+class Kill:
+    """Kills the first process that says it trains, once its run has an epoch to show."""
+
+    def __init__(self) -> None:
+        self.name, self.pid, self.killed = "", 0, False
+
+    def read(self, line: str) -> None:
+        if match := re.match(r"(.*): on .*, process (\d+)$", line):
+            if not self.pid:
+                self.name, self.pid = match[1], int(match[2])
+        elif self.pid and not self.killed and line.startswith(f"{self.name}: epoch"):
+            os.kill(self.pid, signal.SIGKILL)
+            self.killed = True
+
+
+@needs_ray
+def test_a_killed_workers_run_is_taken_up_again_and_all_runs_are_done_once(tmp_path):
+    file, out = tmp_path / "two.toml", tmp_path / "out"
+    file.write_text(EXPERIMENT)
+    command = ["run", str(file), "--on", "ray", "--jobs", "2", "--out", str(out)]
+    process = start("trainact.lab", *command)
+    late = threading.Timer(240, process.kill)
+    late.start()
+    kill, lines = Kill(), []
+    assert process.stderr is not None
+    for line in process.stderr:
+        lines.append(line.strip())
+        kill.read(line.strip())
+    printed, _ = process.communicate()
+    late.cancel()
+    assert process.returncode == 0, "\n".join(lines)
+    assert kill.killed
+    assert "4 runs complete, 0 diverged, 0 failed" in printed
+    begun = [match[1] for line in lines if (match := re.match(r"(.*): on .*, process", line))]
+    assert sorted(begun) == sorted([*set(begun), kill.name])  # the killed one twice, others once
+    assert any(line.startswith(f"{kill.name}: resumed in epoch") for line in lines)
+    records = find_records(out)
+    assert sorted((r["arm"], r["seed"], r["sessions"]) for r in records) == sorted(
+        (arm, seed, 2 if f"{arm}, 40 epochs, seed {seed}" == kill.name else 1)
+        for arm in ("plain", "tract-0.1")
+        for seed in (0, 1)
+    )
+    assert not list(out.glob(".seen-from-*"))
+    assert not list(out.rglob("checkpoint-*"))
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("record.json")}
+    started = time.monotonic()
+    assert cli.main(command) == 0  # nothing to do: no Ray is started
+    assert time.monotonic() - started < 10
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("record.json")} == before
+
+
+class Post:
+    """A mailbox without Ray."""
+
+    def __init__(self) -> None:
+        self.box = Mailbox()
+        self.tell = self
+
+    def remote(self, name: str, line: str) -> None:
+        self.box.tell(name, line)
+
+
+def test_files_of_a_machine_with_a_disk_of_its_own_are_brought_together(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run, post = PlannedRun(make_quick(schedule__epochs=1), tmp_path / "here", "m"), Post()
+    delivery = carry_out(run, tmp_path / "not-there", post)
+    assert list(delivery.files) == ["recipe.toml", "weights.safetensors", "record.json"]
+    assert not run.root.exists()
+    assert not list(tmp_path.glob("trainact-runs-*/runs/*"))
+    outcome = store(run, delivery)
+    assert outcome.failure is None
+    assert find_records(run.root) == [run.find_record()]
+    kinds = [read_event(line).kind for name, line in post.box.take() if name == run.name]
+    assert kinds == ["note", "epoch"]
+    assert post.box.take() == []
+
+
+def test_a_failure_elsewhere_is_told_and_written_here(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    broken = make_quick(model__name="small_models:make_broken")
+    run = PlannedRun(broken, tmp_path / "here")
+    outcome = store(run, carry_out(run, tmp_path / "not-there", Post()))
+    assert "shapes cannot be multiplied" in (outcome.failure or "")
+    assert str(run.folder.path / "failure.json") in (outcome.failure or "")
+    assert (run.folder.path / "failure.json").exists()
+
+
+def test_a_machine_that_sees_the_folder_trains_in_it(tmp_path):
+    run = PlannedRun(make_quick(schedule__epochs=1), tmp_path / "here")
+    (tmp_path / "marker").touch()
+    delivery = carry_out(run, tmp_path / "marker", Post())
+    assert delivery.files == {}
+    assert run.find_record() is not None
+
+
+def test_without_ray_the_extra_is_named(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert cli.main(["run", "photos", "--on", "ray", "--out", str(tmp_path)]) == 2
+    assert "the extra 'ray': pip install 'trainact[ray]'" in capsys.readouterr().err
+    with pytest.raises(TrActError, match="extra 'ray'"):
+        Cluster()
+
+
+def test_jobs_are_the_clusters_own_matter():
+    with pytest.raises(TrActValueError, match="none with a cluster"):
+        Cluster("10.0.0.1:6379", jobs=2)
