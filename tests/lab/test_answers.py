@@ -345,6 +345,12 @@ def test_runs_that_are_no_pair_are_refused(changes, message):
         answer(records)
 
 
+def test_arms_that_were_pre_trained_differently_may_start_from_other_weights():
+    changes = {"model__initial_weights": "other", "recipe__model": {"pretraining": "tract"}}
+    records = [make_record("plain", 3, 0, 60), make_record("tract", 3, 0, 61, **changes)]
+    assert answer(records).differences[0].mean == pytest.approx(1.0)
+
+
 def test_a_speed_up_over_other_data_is_refused():
     records = make_curves({10: [60], 20: [70]}, {10: [65], 40: [75]})
     records[0] = replace_data(records[0])

@@ -108,8 +108,20 @@ def list_layers(network: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:
 
 
 def test_the_registry_holds_the_table_and_two_networks_for_cifar10():
-    assert set(NETWORKS) == {*SHEET, "resnet18-tract", "vit-cifar"}
+    imagenet = {"resnet18-imagenet", "deit3-small", "deit3-base"}
+    assert set(NETWORKS) == {*SHEET, *imagenet, "resnet18-tract", "vit-cifar"}
     assert len(SHEET) == 36
+
+
+def test_resnet18_imagenet_is_torchvisions():
+    ours = build_network("resnet18-imagenet", 1000)
+    theirs = import_torchvision().models.resnet18()
+    assert [p.shape for p in ours.parameters()] == [p.shape for p in theirs.parameters()]
+    ours.load_state_dict(
+        dict(zip(ours.state_dict(), theirs.state_dict().values(), strict=True))
+    )  # fmt: skip
+    images = torch.randn(2, 3, 64, 64)
+    assert torch.allclose(ours.eval()(images), theirs.eval()(images), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

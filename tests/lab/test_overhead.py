@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("rich", reason="trainact bench needs the extra 'bench'")
 
 from trainact.lab import cli, overhead, pages
+from trainact.lab.evidence import read_evidence
 from trainact.lab.overhead import TABLE, read_zoo, render_zoo
 
 
@@ -54,5 +55,6 @@ def test_a_record_of_another_machine_is_not_gone_on_with(tmp_path, capsys):
 
 def test_without_a_record_the_page_says_so(tmp_path):
     assert render_zoo(None).startswith("There is no record yet")
-    assert "bench-zoo" in pages.make_tables()
+    evidence = read_evidence(pages.ROOT / "results")
+    assert "bench-zoo" in pages.make_tables(evidence)
     assert read_zoo(tmp_path / "zoo.json") is None

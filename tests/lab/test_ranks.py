@@ -25,6 +25,12 @@ SAME = {
     "tract": {"tract__sync": True},
     "uneven": {"tract__sync": True, "data__train_images": 328, "run__accumulation": 2},
 }
+SAME["stream"] = {
+    "tract__sync": True, "data__storage": "stream", "data__image_size": 24,
+    "data__crop": "resized", "data__policy": "three-augment", "data__colour_jitter": 0.3,
+    "data__mixup": 0.8, "data__cutmix": 1.0, "data__repeats": 3, "optimizer__loss": "binary",
+    "data__train_images": 200, "schedule__epochs": 2,
+}  # fmt: skip
 NOISY = {"model__name": "small_models:make_noisy", "data__train_images": 328}
 SKIPPING = {"model__name": "small_models:Skipping"}
 

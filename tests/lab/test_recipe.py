@@ -1,6 +1,7 @@
 """Recipes: typed fields, unknown names, changes by dotted names, files, experiments."""
 
 import dataclasses
+import math
 import re
 
 import pytest
@@ -44,6 +45,10 @@ from trainact.lab.settings import gather_settings, parse_settings
         ({"run": {"ema": 1.0}}, "run.ema is a decay in [0, 1); got 1.0"),
         ({"run": {"accumulation": 500}}, "more than the images of a batch"),
         ({"optimizer": {"first_layer_name": "sgd"}}, "use optimizer.first_layer_lr"),
+        ({"optimizer": {"loss": "binary", "label_smoothing": 0.1}}, "has targets of 0 and 1"),
+        ({"data": {"test_crop": 1.5}}, "data.test_crop is a part of the side, up to 1; got 1.5"),
+        ({"data": {"colour_jitter": 2.0}}, "data.colour_jitter is at most 1; got 2.0"),
+        ({"data": {"repeats": 0}}, "data.repeats must be positive; got 0"),
     ],
 )
 def test_a_wrong_recipe_says_what_came_and_what_is_accepted(tables, message):
@@ -58,6 +63,8 @@ def test_every_field_can_be_set_by_its_dotted_name_and_comes_back_from_a_file(tm
         "optimizer.first_layer_name": "sgd", "schedule.name": "steps", "schedule.per": "epoch",
         "run.precision": "bf16", "run.tracker": "wandb", "tract.moment": "float64",
         "optimizer.betas": "0.8,0.9", "run.ema": "0.5", "data.mean": "0.1,0.2",
+        "data.crop_fill": "reflect", "data.interpolation": "bicubic",
+        "schedule.cosine_over": "run", "optimizer.loss": "cross-entropy",
         "data.std": "[0.3, 0.4]", "tract.layers": "a.b,c", "schedule.milestones": "3,4.5",
     }  # fmt: skip
     changes = {}
@@ -79,7 +86,7 @@ def test_every_field_can_be_set_by_its_dotted_name_and_comes_back_from_a_file(tm
         f"{table}.{key}" for table in before for key in before[table]
         if before[table][key] == after[table][key]
     ]  # fmt: skip
-    assert unchanged == ["data.evaluate_on"]
+    assert unchanged == ["data.evaluate_on", "optimizer.loss"]
     assert recipe.tract.layers == ("a.b", "c")
     assert recipe.data.std == (0.3, 0.4)
     assert recipe.model.arguments == {"width": 16}
@@ -111,6 +118,23 @@ def test_the_identity_ignores_only_what_changes_no_number():
     assert identify(change_recipe(Recipe(), {"run.keep_weights": False})) == base
     assert identify(change_recipe(Recipe(), {"run.seed": 3})) != base
     assert identify(change_recipe(Recipe(), {"tract.enabled": False})) != base
+
+
+def test_fields_that_came_later_do_not_change_the_identity_of_runs_before_them():
+    assert identify(Recipe()) == "1375dba54e"
+    assert identify(find_experiment("cifar10-resnet18-sgd").plan()[0]) == "8ad4f394d9"
+    later = {"data.mixup": 0.8, "model.weights": "a.pth", "optimizer.loss": "binary"}
+    for name, value in later.items():
+        assert identify(change_recipe(Recipe(), {name: value})) != "1375dba54e"
+
+
+def test_a_cosine_over_the_whole_run_hides_its_beginning_under_the_warm_up():
+    """As timm's scheduler of DeiT: the rate jumps a little where the warm-up ends."""
+    fields = ScheduleFields(epochs=400, warmup_epochs=5, warmup_from=1e-6, final_lr=1e-5,
+                            cosine_over="run", per="epoch")  # fmt: skip
+    assert rate_at(fields, 4e-3, 0, 10) == 1e-6
+    expected = 1e-5 + (4e-3 - 1e-5) * (1 + math.cos(math.pi * 100 / 400)) / 2
+    assert rate_at(fields, 4e-3, 1005, 10) == pytest.approx(expected)
 
 
 def test_arms_are_the_recipe_with_fields_changed():

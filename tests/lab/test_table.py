@@ -19,7 +19,7 @@ from trainact.lab.plan import PlannedRun, Shard, parse_shard, place_runs
 from trainact.lab.recipe import Recipe, identify
 from trainact.lab.record import find_records
 
-OTHERS = {"resnet18-tract", "vit-cifar"}
+OTHERS = {"resnet18-tract", "vit-cifar", "resnet18-imagenet", "deit3-small", "deit3-base"}
 TWO = """
 [experiment]
 title = "two networks"

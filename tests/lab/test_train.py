@@ -88,8 +88,21 @@ def test_the_seed_changes_weights_and_order(tmp_path):
         {"optimizer__name": "adam", "optimizer__lr": 1e-3, "run__accumulation": 2},
         {"optimizer__name": "adam", "optimizer__lr": 1e-3, "optimizer__first_layer_name": "sgd"},
         {"run__precision": "bf16", "optimizer__clip_norm": 0.5},
+        {
+            "data__storage": "stream",
+            "data__image_size": 24,
+            "data__crop": "resized",
+            "data__policy": "rand-augment",
+            "data__mixup": 0.8,
+            "data__cutmix": 1.0,
+            "data__repeats": 3,
+            "optimizer__name": "lamb",
+            "optimizer__lr": 4e-3,
+            "optimizer__loss": "binary",
+            "optimizer__decay_vectors": False,
+        },
     ],
-    ids=["sgd", "dropout-ema", "adam-accumulation", "two-optimizers", "bf16-clip"],
+    ids=["sgd", "dropout-ema", "adam-accumulation", "two-optimizers", "bf16-clip", "deit"],
 )
 def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path, monkeypatch, changes):
     monkeypatch.setattr(train_module, "LOOK_EVERY", 4)

@@ -72,10 +72,9 @@ def draw_augmentation(count: int, fields: DataFields, generator: torch.Generator
     Raises:
         TrActValueError: the fields ask for what a batch in memory cannot have.
     """
-    if fields.crop == "resized":
+    if single := fields.find_single():
         raise TrActValueError(
-            "data.crop='resized' needs images one by one, in their own sizes: set "
-            "data.storage='stream'."
+            f"{single} needs images one by one, in their own sizes: set data.storage='stream'."
         )
     padding = fields.crop_padding if fields.crop == "pad" else 0
     top, left = torch.randint(2 * padding + 1, (2, count), generator=generator)

@@ -15,6 +15,7 @@ from torch import Tensor
 from trainact.errors import TrActValueError
 from trainact.lab.augment import augment, draw_augmentation
 from trainact.lab.data.images import ImageData, Images, ImageStream, ImageTensor
+from trainact.lab.mixing import draw_mixture, mix_images, mix_labels, share_pairs
 from trainact.lab.randomness import make_generator
 from trainact.lab.recipe import DataFields
 from trainact.lab.stream import StreamDataset, make_loader
@@ -33,7 +34,10 @@ class Standard(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Images [N, C, H, W] as the network takes them, and their labels [N]."""
+    """Images [N, C, H, W] as the network takes them, and their labels, int64 [N].
+
+    The labels of mixed images are shares of the classes, float32 [N, classes].
+    """
 
     images: Tensor
     labels: Tensor
@@ -72,11 +76,29 @@ def measure_standard(data: ImageData, fields: DataFields) -> Standard:
 
 
 class Batches:
-    """The training batches of one rank."""
+    """The training batches of one rank.
+
+    Args:
+        images: all that are trained on.
+        fields: how they are put into batches and augmented.
+        standard: what they are normalised by.
+        seed: of the order and of all augmentation.
+        place: this rank.
+        num_classes: needed where images are mixed.
+    """
+
+    mixes = False
 
     def __init__(
-        self, images: Images, fields: DataFields, standard: Standard, seed: int, place: Place
+        self,
+        images: Images,
+        fields: DataFields,
+        standard: Standard,
+        seed: int,
+        place: Place,
+        num_classes: int = 0,
     ) -> None:
+        self.num_classes, self.mixes = num_classes, bool(fields.mixup or fields.cutmix)
         self.fields, self.seed, self.place = fields, seed, place
         self.labels = images.labels
         self.normalise = _Normaliser(fields, standard, place.device)
@@ -100,10 +122,24 @@ class Batches:
             )
         self.smallest = fields.batch_size if fields.drop_last or not rest else rest
 
+    @property
+    def smallest_share(self) -> int:
+        """Return how many images a rank has at least; mixed ones come in pairs."""
+        return (
+            self.smallest // (2 * self.place.ranks)
+            if self.mixes
+            else self.smallest // self.place.ranks
+        )
+
     def order(self, epoch: int) -> Tensor:
-        """Return the order [N] of the images in an epoch."""
+        """Return the order [N] of the images in an epoch.
+
+        With ``repeats`` each image that comes up comes so many times in a row, the last one maybe
+        fewer, and an epoch has as many steps as without.
+        """
         generator = make_generator(self.seed, "order", epoch)
-        return torch.randperm(self.count, generator=generator)
+        shuffled = torch.randperm(self.count, generator=generator)
+        return shuffled.repeat_interleave(self.fields.repeats)[: len(shuffled)]
 
     def read(self, epoch: int, start: int) -> Iterator[tuple[Any, int]]:
         """Yield this rank's share of each batch from ``start`` on, and the whole batch's count."""
@@ -112,31 +148,39 @@ class Batches:
             for step in range(start, self.steps):
                 yield self._take(epoch, step, batches[step]), len(batches[step])
             return
-        rank, ranks = self.place.rank, self.place.ranks
-        starts = [step * self.fields.batch_size for step in range(self.steps)]
-        shares = [
-            [
-                (epoch, starts[step] + int(position), int(index))
-                for position, index in zip(
-                    torch.arange(len(batches[step])).tensor_split(ranks)[rank],
-                    batches[step].tensor_split(ranks)[rank],
-                    strict=True,
-                )
-            ]
-            for step in range(start, self.steps)
-        ]
+        shares = []
+        for step in range(start, self.steps):
+            mine, first = self._find_mine(len(batches[step])), step * self.fields.batch_size
+            pairs = zip((first + mine).tolist(), batches[step][mine].tolist(), strict=True)
+            shares.append([(epoch, position, index) for position, index in pairs])
         loader = make_loader(self.stream, shares, self.fields.workers)
         for step, (pixels, labels) in zip(range(start, self.steps), loader, strict=True):
             share = Share(self.normalise(pixels.to(self.place.device)), labels)
-            yield Share(share.images, labels.to(self.place.device)), len(batches[step])
+            yield self._mix(epoch, step, share), len(batches[step])
 
     def _take(self, epoch: int, step: int, batch: Tensor) -> Share:
         generator = make_generator(self.seed, "augment", epoch, step)
         draws = draw_augmentation(len(batch), self.fields, generator)
-        mine = torch.arange(len(batch)).tensor_split(self.place.ranks)[self.place.rank]
+        mine = self._find_mine(len(batch))
         indices = batch[mine].to(self.place.device)
         pixels = augment(self.images[indices], draws.select(mine))
-        return Share(self.normalise(pixels), self.labels[batch[mine]].to(self.place.device))
+        return self._mix(epoch, step, Share(self.normalise(pixels), self.labels[batch[mine]]))
+
+    def _find_mine(self, count: int) -> Tensor:
+        """Return the places [M] of this rank's images in a batch of ``count``."""
+        if self.mixes:
+            return share_pairs(count, self.place.rank, self.place.ranks)
+        return torch.arange(count).tensor_split(self.place.ranks)[self.place.rank]
+
+    def _mix(self, epoch: int, step: int, share: Share) -> Share:
+        """Return the share mixed if the recipe says so, its labels on the device."""
+        labels = share.labels.to(self.place.device)
+        if not self.mixes:
+            return Share(share.images, labels)
+        height, width = share.images.shape[2:]
+        mixture = draw_mixture(self.fields, height, width, self.seed, "mixing", epoch, step)
+        targets = mix_labels(labels, self.num_classes, mixture)
+        return Share(mix_images(share.images, mixture), targets)
 
     def hash_order(self, epoch: int, before: str) -> str:
         """Return a digest of the order of this epoch and of ``before``, that of earlier ones."""

@@ -54,6 +54,7 @@ class Outcome:
     order: str
     fingerprint: str
     machine: str
+    pretraining: str = ""  # the arm that its initial weights were trained in
 
     @property
     def accuracy(self) -> float | None:
@@ -106,11 +107,12 @@ def check_pair(one: Outcome, other: Outcome) -> None:
     """Check that two runs of one seed differ in nothing but what their arms change.
 
     Raises:
-        TrActValueError: they started from other weights or saw other data; or, at one budget, in
-            another order.
+        TrActValueError: they started from other weights, which their arms do not say, or saw other
+            data; or, at one budget, in another order.
     """
     shared = {
-        "initial weights (model.initial_weights)": one.initial_weights == other.initial_weights,
+        "initial weights (model.initial_weights)": one.initial_weights == other.initial_weights
+        or one.pretraining != other.pretraining,
         "data (data.fingerprint)": one.fingerprint == other.fingerprint,
         "order of batches (order)": one.budget != other.budget or one.order == other.order,
     }
@@ -227,5 +229,6 @@ def _build(record: Record) -> Outcome:
         initial_weights=record["model"]["initial_weights"],
         order=record["order"],
         fingerprint=record["data"]["fingerprint"],
+        pretraining=str(record["recipe"].get("model", {}).get("pretraining", "")),
         machine=str([environment.get(key) for key in ("processor", "accelerator", "threads")]),
     )

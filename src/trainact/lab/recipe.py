@@ -32,8 +32,9 @@ __all__ = [
 class DataFields:
     """The images, how they are split, and what a training batch does to them."""
 
-    name: str = "photos"  # photos, cifar10, cifar100, a folder, an .npz file or a hub id
-    folder: str = ""  # where cifar10 or cifar100 lies, if it lies somewhere
+    name: str = "photos"  # photos, a named set, a folder, shards, an .npz file or a hub id
+    folder: str = ""  # where a named set lies: cifar10, cifar100, imagenet, flowers102, ...
+    classes: int = 0  # how many there must be; 0 for any number
     train_images: int = 0  # the first of a shuffle by class; 0 for all
     test_images: int = 0
     held_out: int = 0  # images taken out of training, to tune on
@@ -44,13 +45,37 @@ class DataFields:
     drop_last: bool = False
     crop: Literal["none", "pad", "resized"] = "pad"
     crop_padding: int = 4
+    crop_fill: Literal["black", "reflect"] = "black"  # what the padding shows
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"  # where images are scaled
+    test_crop: float = 0.0  # side of the test image's middle; 0: 0.875 if crop is resized, else 1
     flip: bool = True
     rotation: float = 0.0  # degrees to either side
-    policy: Literal["none", "autoaugment-cifar10"] = "none"
+    policy: Literal["none", "autoaugment-cifar10", "three-augment", "rand-augment"] = "none"
+    colour_jitter: float = 0.0  # largest change of brightness, contrast and saturation
+    mixup: float = 0.0  # Beta(mixup, mixup) for a batch's mixture; 0 for none
+    cutmix: float = 0.0  # likewise for the area of a box; with both a coin decides
+    repeats: int = 1  # of an image, each augmented anew, in an epoch of a fraction of the images
     values: Literal["standard", "unit", "raw"] = "standard"  # or [0, 1], or [0, 255]
     mean: tuple[float, ...] = ()  # of values in [0, 1]; empty: measured on the training images
     std: tuple[float, ...] = ()
     workers: int = 0
+
+    def find_single(self) -> str:
+        """Return a field that only images read one by one can have; an empty text if none is set.
+
+        >>> DataFields(crop="resized").find_single()
+        "data.crop='resized'"
+        """
+        single = {
+            "crop": self.crop == "resized",
+            "crop_fill": self.crop_fill == "reflect",
+            "interpolation": self.interpolation == "bicubic",
+            "test_crop": self.test_crop not in (0.0, 1.0),
+            "policy": self.policy in ("three-augment", "rand-augment"),
+            "colour_jitter": self.colour_jitter > 0,
+        }
+        found = [name for name, is_single in single.items() if is_single]
+        return f"data.{found[0]}={getattr(self, found[0])!r}" if found else ""
 
 
 @dataclass(frozen=True)
@@ -59,6 +84,9 @@ class ModelFields:
 
     name: str = "lab:resnet18-tract"
     arguments: dict[str, Any] = field(default_factory=dict)
+    weights: str = ""  # file of initial weights; {pretraining} and {seed} in its name are filled in
+    pretraining: str = ""  # the arm that the weights were trained in
+    weights_strict: bool = True  # whether every weight but the classifier's must be in the file
 
 
 @dataclass(frozen=True)
@@ -81,12 +109,15 @@ class OptimizerFields:
     momentum: float = 0.9
     nesterov: bool = False
     betas: tuple[float, ...] = (0.9, 0.999)
+    eps: float = 0.0  # added to the denominator of Adam and LAMB; 0 for the optimizer's own
     weight_decay: float = 0.0
+    decay_vectors: bool = True  # whether biases, norms, class token and positions decay too
     first_layer_lr: float = 1.0  # multiplies lr for the first layer's parameters
     first_layer_name: Literal["same", "sgd"] = "same"  # another optimizer for the first layer
     first_layer_sgd_lr: float = 0.08
     clip_norm: float = 0.0  # of the whole gradient; 0 for none
     label_smoothing: float = 0.0
+    loss: Literal["cross-entropy", "binary"] = "cross-entropy"  # binary: of each class by itself
 
 
 @dataclass(frozen=True)
@@ -97,6 +128,7 @@ class ScheduleFields:
     name: Literal["cosine", "steps", "constant"] = "cosine"
     warmup_epochs: float = 0.0
     warmup_from: float = 0.0  # the rate at the start of the warm-up
+    cosine_over: Literal["rest", "run"] = "rest"  # of the warm-up, or all with it hidden beneath
     final_lr: float = 0.0
     milestones: tuple[float, ...] = ()  # epochs
     decay: float = 0.1  # at each milestone
@@ -149,6 +181,14 @@ HARMLESS = {
     *("data.workers", "data.folder"),
 }
 """Fields that do not change what a run computes, and so not what it is."""
+LATER = {
+    "data": ("classes", "crop_fill", "interpolation", "test_crop", "colour_jitter", "mixup",
+             "cutmix", "repeats"),
+    "model": ("weights", "pretraining", "weights_strict"),
+    "optimizer": ("eps", "decay_vectors", "loss"),
+    "schedule": ("cosine_over",),
+}  # fmt: skip
+"""Fields that runs of before did not have: at their defaults they are no part of an identity."""
 
 
 def make_recipe(tables: dict[str, Any], where: str = "the recipe") -> Recipe:
@@ -211,6 +251,11 @@ def identify(recipe: Recipe) -> str:
     for dotted in HARMLESS:
         table, key = dotted.split(".")
         del tables[table][key]
+    for table, keys in LATER.items():
+        usual = TABLES[table]()
+        for key in keys:
+            if tables[table][key] == getattr(usual, key):
+                del tables[table][key]
     text = json.dumps(tables, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
@@ -220,6 +265,7 @@ def _check(recipe: Recipe) -> None:
     data, optimizer, schedule, run = recipe.data, recipe.optimizer, recipe.schedule, recipe.run
     positive = {
         "data.batch_size": data.batch_size,
+        "data.repeats": data.repeats,
         "schedule.epochs": schedule.epochs,
         "run.accumulation": run.accumulation,
         "optimizer.lr": optimizer.lr,
@@ -254,6 +300,16 @@ def _check(recipe: Recipe) -> None:
         raise TrActValueError(
             f"data.mean and data.std need the same number of channels; got {data.mean} and "
             f"{data.std}."
+        )
+    if data.test_crop > 1:
+        raise TrActValueError(
+            f"data.test_crop is a part of the side, up to 1; got {data.test_crop}."
+        )
+    if data.colour_jitter > 1:
+        raise TrActValueError(f"data.colour_jitter is at most 1; got {data.colour_jitter}.")
+    if optimizer.loss == "binary" and optimizer.label_smoothing:
+        raise TrActValueError(
+            "optimizer.loss='binary' has targets of 0 and 1; set optimizer.label_smoothing=0."
         )
     if run.ema >= 1:
         raise TrActValueError(f"run.ema is a decay in [0, 1); got {run.ema}.")

@@ -15,7 +15,7 @@ from trainact.lab.plan import PlannedRun, parse_shard, place_runs
 from trainact.lab.progress import Silence, choose_display
 from trainact.lab.recipe import change_recipe
 from trainact.lab.runner import Outcome, run_all
-from trainact.lab.settings import is_first_rank, parse_settings
+from trainact.lab.settings import find_data_field, is_first_rank, parse_settings
 
 __all__ = ["add_arguments", "run"]
 
@@ -26,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("recipe", help="the name of a recipe or of a family of them (cifar10-cpu), or a .toml file "
         "such as a run's recipe.toml")  # fmt: skip
     add("settings", nargs="*", metavar="TABLE.FIELD=VALUE", help="fields to change in every arm")
+    add("--data", metavar="PATH", help="where the recipe's images lie: a folder of images, of "
+        "parquet files or of shards, or a hub id")  # fmt: skip
     add("--out", type=Path, default=Path("runs"), help="folder of the runs (default %(default)s)")
     add("--seeds", help="0-4 or 0,1,2 instead of the recipe's")
     add("--epochs", metavar="N[,N...]", help="some of the recipe's budgets, or others")
@@ -93,6 +95,8 @@ def _list(runs: Sequence[PlannedRun]) -> None:
 def choose_part(experiment: Experiment, arguments: argparse.Namespace) -> Experiment:
     """Return what the command line asks for of an experiment."""
     changes = parse_settings(arguments.settings)
+    if arguments.data:
+        changes[find_data_field(experiment.recipe.data.name)] = arguments.data
     recipe = change_recipe(experiment.recipe, changes)
     experiment = dataclasses.replace(experiment, recipe=recipe)
     if arguments.smoke:

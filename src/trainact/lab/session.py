@@ -22,6 +22,7 @@ from trainact.lab.evaluate import evaluate
 from trainact.lab.machine import expect_skipped_parameters, find_place
 from trainact.lab.metric import ACCURACY, Metric
 from trainact.lab.optimizers import find_first_parameters, make_optimizers, rate_at, set_rate
+from trainact.lab.pretrained import LoadedWeights, find_weights, load_weights
 from trainact.lab.randomness import capture_states, restore_states, seed_everything
 from trainact.lab.recipe import Recipe, TractFields
 
@@ -36,6 +37,7 @@ class Session:
 
     Attributes:
         metric: what the run is judged by; ``counts`` names the `TOTALS` that a record keeps.
+        weights: what was read from the recipe's file of initial weights, if it has one.
         network: the model itself; ``model`` is the same behind DDP, autocast and compiler.
         epoch: epochs that are done; ``step`` counts the steps done in the next one.
         totals: float64 [5], see `TOTALS`, over the steps done in this epoch.
@@ -52,6 +54,7 @@ class Session:
         seed = recipe.run.seed
         seed_everything(seed, "weights")
         self.network, self.first_layers = self.build(recipe, data)
+        self.weights = _load_weights(recipe, self.network)
         self.initial_weights = _hash_weights(self.network)
         if recipe.run.channels_last:
             self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -84,7 +87,8 @@ class Session:
         """Return the batches to train on, and open those to test on."""
         data, fields = self.data, self.recipe.data
         self.evaluation = EvaluationBatches(data.test, fields, self.standard, self.place)
-        return Batches(data.train, fields, self.standard, self.recipe.run.seed, self.place)
+        seed, classes = self.recipe.run.seed, len(data.classes)
+        return Batches(data.train, fields, self.standard, seed, self.place, classes)
 
     def clear_totals(self) -> None:
         """Begin the sums of an epoch."""
@@ -138,9 +142,21 @@ class Session:
     def measure(self, part: Any) -> tuple[Tensor, Tensor]:
         """Return the loss of a micro-batch, summed over its images, and how many are correct."""
         logits = self.model(self._lay_out(part.images)).float()
+        main = part.labels if part.labels.ndim == 1 else part.labels.argmax(1)
+        correct = (logits.detach().argmax(1) == main).sum()
+        return self._measure_loss(logits, part.labels), correct
+
+    def _measure_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the sum over images; ``labels`` are numbers [N] or shares [N, classes]."""
+        if self.recipe.optimizer.loss == "binary":
+            if labels.ndim == 1:
+                labels = F.one_hot(labels, logits.shape[1])
+            present = (labels > 0).float()
+            return (
+                F.binary_cross_entropy_with_logits(logits, present, reduction="none").mean(1).sum()
+            )
         smoothing = self.recipe.optimizer.label_smoothing
-        loss = F.cross_entropy(logits, part.labels, reduction="sum", label_smoothing=smoothing)
-        return loss, (logits.detach().argmax(1) == part.labels).sum()
+        return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 
     def evaluate(self) -> dict[str, float]:
         """Return what the test images say about the network, and about the average if there is."""
@@ -177,12 +193,12 @@ class Session:
         return images
 
     def _check_shares(self) -> None:
-        parts = self.place.ranks * self.recipe.run.accumulation
-        if self.batches.smallest < parts:
+        if self.batches.smallest_share < self.recipe.run.accumulation:
             raise TrActValueError(
                 f"the last batch has {self.batches.smallest} images for {self.place.ranks} ranks "
                 f"with {self.recipe.run.accumulation} micro-batches each; set data.drop_last=true "
-                "or another data.batch_size."
+                "or another data.batch_size"
+                + (", of two images a part." if self.batches.mixes else ".")
             )
 
     def state(self) -> dict[str, Any]:
@@ -253,6 +269,18 @@ def put_tract(network: nn.Module, names: list[str], fields: TractFields) -> None
             moment_dtype=torch.float64 if fields.moment == "float64" else None,
             sync=fields.sync,
         )
+
+
+def _load_weights(recipe: Recipe, network: nn.Module) -> LoadedWeights | None:
+    """Give the network the recipe's initial weights; a smoke run does without where none is given.
+
+    Returns:
+        What was read, or None where the recipe starts from random weights.
+    """
+    fields = recipe.model
+    if not fields.weights and (not fields.pretraining or recipe.run.smoke):
+        return None
+    return load_weights(network, find_weights(fields, recipe.run.seed), fields.weights_strict)
 
 
 def _hash_weights(network: nn.Module) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from trainact.errors import TrActValueError
 
-__all__ = ["count_ranks", "gather_settings", "is_first_rank", "parse_settings"]
+__all__ = ["count_ranks", "find_data_field", "gather_settings", "is_first_rank", "parse_settings"]
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, str]:
@@ -50,6 +50,17 @@ def gather_settings(arguments: Sequence[str]) -> list[str]:
             word = f"{name[2:]}={value}"
         gathered.append(word)
     return gathered
+
+
+def find_data_field(name: str) -> str:
+    """Return the field that ``--data`` sets: the place of a named data set, or the data set.
+
+    >>> find_data_field("imagenet"), find_data_field("photos")
+    ('data.folder', 'data.name')
+    """
+    from trainact.lab.data.sources import PLACED
+
+    return "data.folder" if name in PLACED else "data.name"
 
 
 def count_ranks() -> int:

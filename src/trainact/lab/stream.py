@@ -4,7 +4,6 @@ What is random about an image depends on the seed, the epoch, its position in it
 on nothing else: not on the workers, nor on what was read before. No global generator is moved.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from trainact.lab.data.images import DataError, ImageStream
 from trainact.lab.data.pictures import picture_to_tensor
 from trainact.lab.randomness import make_generator, mix
 from trainact.lab.recipe import DataFields
+from trainact.lab.retouching import Retoucher
 from trainact.lab.vision import import_torchvision
 
 __all__ = ["Position", "StreamDataset", "StreamLoader", "make_loader"]
@@ -25,7 +25,7 @@ __all__ = ["Position", "StreamDataset", "StreamLoader", "make_loader"]
 Position = tuple[int, int, int]
 """(epoch, position in the epoch, index of the image)."""
 
-LARGER_SIDE = 256 / 224  # of a test image before its centre is cut out, where training cuts parts
+TEST_CROP = 0.875  # of the side of a test image, where training cuts parts: 224 of 256
 AREA = (0.08, 1.0)  # of the image, that a random part covers
 RATIO = (3 / 4, 4 / 3)  # of its width to its height
 
@@ -55,6 +55,11 @@ class StreamDataset(Dataset[tuple[Tensor, int]]):
         import_torchvision()  # here, so that the workers need not
         self.images, self.fields, self.size = images, fields, image_size
         self.train, self.seed = train, seed
+        self.retouch = Retoucher(fields, image_size)
+        policy = fields.policy if fields.policy == "autoaugment-cifar10" else "none"
+        self.batch_fields = DataFields(
+            crop="none", flip=fields.flip, rotation=fields.rotation, policy=policy
+        )  # what is done to tensors; the rest is done to pictures
 
     def __len__(self) -> int:
         return len(self.images)
@@ -64,17 +69,20 @@ class StreamDataset(Dataset[tuple[Tensor, int]]):
         picture = self.images.read(self.images.items[index])
         label = int(self.images.labels[index])
         if not self.train:
-            larger = round(self.size * LARGER_SIDE) if self.fields.crop == "resized" else self.size
-            return picture_to_tensor(_cut_centre(picture, larger, self.size)).contiguous(), label
+            usual = TEST_CROP if self.fields.crop == "resized" else 1.0
+            larger = round(self.size / (self.fields.test_crop or usual))
+            picture = _cut_centre(picture, larger, self.size, self.fields.interpolation)
+            return picture_to_tensor(picture).contiguous(), label
         generator = make_generator(self.seed, "stream", *position)
+        kind = self.fields.interpolation
         if self.fields.crop == "resized":
-            picture = _cut_part(picture, self.size, mix(self.seed, "part", *position))
+            picture = _cut_part(picture, self.size, mix(self.seed, "part", *position), kind)
         elif self.fields.crop == "pad":
-            picture = _cut_square(picture, self.size, self.fields.crop_padding, generator)
+            picture = _cut_square(picture, self.size, self.fields, generator)
         else:
-            picture = _cut_centre(picture, self.size, self.size)
-        fields = dataclasses.replace(self.fields, crop="none")
-        draws = draw_augmentation(1, fields, generator)
+            picture = _cut_centre(picture, self.size, self.size, kind)
+        picture = self.retouch(picture, mix(self.seed, "retouch", *position))
+        draws = draw_augmentation(1, self.batch_fields, generator)
         return augment(picture_to_tensor(picture)[None], draws)[0].contiguous(), label
 
     def __getitems__(self, positions: list[Position]) -> Any:
@@ -125,7 +133,7 @@ def _collate(items: Any) -> Any:
     return items if isinstance(items, DataError) else default_collate(items)
 
 
-def _cut_part(picture: Any, size: int, seed: int) -> Any:
+def _cut_part(picture: Any, size: int, seed: int, interpolation: str) -> Any:
     """Return a random part of a PIL image, of a random area and shape, scaled to a square."""
     from torchvision.transforms import InterpolationMode, RandomResizedCrop
     from torchvision.transforms.functional import resized_crop
@@ -133,23 +141,27 @@ def _cut_part(picture: Any, size: int, seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the GPUs too
         box = RandomResizedCrop.get_params(picture, list(AREA), list(RATIO))
-    bilinear = InterpolationMode.BILINEAR
-    return resized_crop(picture, *box, size=[size, size], interpolation=bilinear)
+    kind = InterpolationMode(interpolation)
+    return resized_crop(picture, *box, size=[size, size], interpolation=kind)
 
 
-def _cut_square(picture: Any, size: int, padding: int, generator: torch.Generator) -> Any:
-    """Scale the short side of a PIL image to ``size``, pad with black, cut a random square out."""
+def _cut_square(picture: Any, size: int, fields: DataFields, generator: torch.Generator) -> Any:
+    """Scale the short side of a PIL image to ``size``, pad, and cut a random square out."""
+    from torchvision.transforms import InterpolationMode
     from torchvision.transforms.functional import crop, pad, resize
 
-    picture = pad(resize(picture, [size]), [padding] * 4)
+    mode = "constant" if fields.crop_fill == "black" else "reflect"
+    picture = resize(picture, [size], InterpolationMode(fields.interpolation))
+    picture = pad(picture, [fields.crop_padding] * 4, padding_mode=mode)
     width, height = picture.size
     top = int(torch.randint(height - size + 1, (), generator=generator))
     left = int(torch.randint(width - size + 1, (), generator=generator))
     return crop(picture, top, left, size, size)
 
 
-def _cut_centre(picture: Any, larger: int, size: int) -> Any:
+def _cut_centre(picture: Any, larger: int, size: int, interpolation: str) -> Any:
     """Scale the short side of a PIL image to ``larger`` and cut the middle square out."""
+    from torchvision.transforms import InterpolationMode
     from torchvision.transforms.functional import center_crop, resize
 
-    return center_crop(resize(picture, [larger]), [size])
+    return center_crop(resize(picture, [larger], InterpolationMode(interpolation)), [size])

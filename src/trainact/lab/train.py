@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,8 @@ class _Run:
         self.recipe, self.folder, self.accelerator = recipe, folder, accelerator
         self.report, self.data = report, data
         self.session = find_session(data)(recipe, data, accelerator)
+        if self.session.weights is not None:
+            report(Event("note", text=self.session.weights.describe()))
         self.saved_at = time.monotonic()
         start_tracker(accelerator, recipe.run, {"recipe": str(recipe_to_dict(recipe))})
 
@@ -238,6 +241,7 @@ class _Run:
                 "parameters": sum(p.numel() for p in session.network.parameters()),
                 "first_layers": session.first_layers,
                 "initial_weights": session.initial_weights,
+                "weights": None if session.weights is None else asdict(session.weights),
             },
             "order": session.order,
             **metric,

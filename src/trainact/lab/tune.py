@@ -21,7 +21,7 @@ from trainact.lab.plan import place_runs
 from trainact.lab.progress import Display, Silence, choose_display
 from trainact.lab.recipe import Recipe, change_recipe, identify
 from trainact.lab.runner import run_all
-from trainact.lab.settings import is_first_rank, parse_settings
+from trainact.lab.settings import find_data_field, is_first_rank, parse_settings
 
 __all__ = ["add_arguments", "plan_tuning", "run", "tune"]
 
@@ -34,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("recipe", help="the name of a recipe that has a grid, or a .toml file with one")
     add("settings", nargs="*", metavar="TABLE.FIELD=VALUE", help="fields to change in every run")
+    add("--data", metavar="PATH", help="where the recipe's images lie: a folder of images, of "
+        "parquet files or of shards, or a hub id")  # fmt: skip
     add("--out", type=Path, default=Path("runs"), help="folder of the runs (default %(default)s)")
     add("--seeds", default="0", help="seeds to average over (default 0)")
     add("--epochs", metavar="N[,N...]", help="some of the recipe's budgets, or others")
@@ -46,7 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     display = choose_display() if is_first_rank() else Silence()
     found = find_experiments(arguments.recipe)
     for experiment in (member for whole in found for member in whole.split()):
-        recipe = change_recipe(experiment.recipe, parse_settings(arguments.settings))
+        changes = parse_settings(arguments.settings)
+        if arguments.data:
+            changes[find_data_field(experiment.recipe.data.name)] = arguments.data
+        recipe = change_recipe(experiment.recipe, changes)
         changed = dataclasses.replace(experiment, recipe=recipe, seeds=seeds)
         if arguments.epochs:
             budgets = tuple(parse_whole_numbers(arguments.epochs, "--epochs"))

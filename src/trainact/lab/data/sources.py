@@ -1,5 +1,6 @@
 """From the name of a data set to its images."""
 
+import dataclasses
 import difflib
 import re
 from pathlib import Path
@@ -15,16 +16,21 @@ from trainact.lab.data.images import DataError, ImageData, Images
 from trainact.lab.data.npz import read_npz
 from trainact.lab.data.parquet import find_parquet, read_parquet
 from trainact.lab.data.selection import Parts, select_images
+from trainact.lab.data.shards import find_shards, read_shards
 from trainact.lab.data.storage import store_images
 from trainact.lab.recipe import DataFields
 
-__all__ = ["NAMES", "load_data"]
+__all__ = ["COLLECTIONS", "NAMES", "PLACED", "load_data"]
 
-NAMES = ("photos", "cifar10", "cifar100", "voc2007")
+COLLECTIONS = ("imagenet", "imagenette", "flowers102", "stanford_cars")
+"""Data sets of which recipes speak and which their users have somewhere, in any layout."""
+PLACED = ("cifar10", "cifar100", *COLLECTIONS)
+"""Data sets whose place is a field by itself, ``data.folder``."""
+NAMES = ("photos", *PLACED, "voc2007")
 ACCEPTED = (
-    "Accepted are photos, cifar10, cifar100, the path of a folder of images (ROOT/train/CLASS/*) "
-    "or of parquet files, the path of an .npz file, owner/name on the Hugging Face hub, and, to "
-    "find objects in, voc2007."
+    f"Accepted are {', '.join(NAMES[:-1])}, the path of a folder of images (ROOT/train/CLASS/*), "
+    "of parquet files or of WebDataset shards, shards by name (NAME-{train,val}-{00..09}.tar), the "
+    "path of an .npz file, owner/name on the Hugging Face hub, and, to find objects in, voc2007."
 )
 
 
@@ -41,9 +47,9 @@ def load_data(fields: DataFields) -> Any:
         from trainact.lab.detection.voc import load_voc
 
         return load_voc(fields)
-    if fields.folder and fields.name not in {"cifar10", "cifar100"}:
+    if fields.folder and fields.name not in PLACED:
         raise TrActValueError(
-            f"data.folder is where cifar10, cifar100 or voc2007 lies, but data.name is "
+            f"data.folder is where {', '.join(PLACED)} or voc2007 lies, but data.name is "
             f"{fields.name!r}. To train on a folder of images give its path as data.name."
         )
     if fields.name == "photos":
@@ -52,6 +58,7 @@ def load_data(fields: DataFields) -> Any:
     else:
         parts = _find_parts(fields)
         name, classes = parts.name, parts.classes
+        _check_classes(parts, fields.classes)
         ImageData(name, parts.train, parts.test, classes, "")  # checks all labels
         train, test = select_images(parts, fields)
     train, test = store_images(train, test, fields)
@@ -63,12 +70,25 @@ def _find_parts(fields: DataFields) -> Parts:
     name = fields.name
     if name in {"cifar10", "cifar100"}:
         return load_cifar(name, fields.folder)
+    if name in COLLECTIONS:
+        if not fields.folder:
+            raise DataError(
+                f"{name} is not fetched by itself. Give the place where it lies, --data PATH on "
+                "the command line or data.folder in a recipe: a folder of images "
+                "(PATH/train/CLASS/*), of parquet files or of shards, or a hub id."
+            )
+        parts = _find_parts(dataclasses.replace(fields, name=fields.folder, folder=""))
+        return dataclasses.replace(parts, name=name)
     if name.startswith("hf:"):
         return load_from_hub(name.removeprefix("hf:"))
     path = Path(name).expanduser()
     if name and path.is_dir():
-        files = find_parquet(path)
-        return read_parquet(path, files) if files else read_folder(path)
+        if files := find_parquet(path):
+            return read_parquet(path, files)
+        shards = find_shards(name)
+        return read_shards(path.resolve().name, shards) if shards else read_folder(path)
+    if shards := find_shards(name):
+        return read_shards(shards[0].resolve().parent.name, shards)
     if path.is_file():
         if path.suffix == ".npz":
             return read_npz(path)
@@ -83,6 +103,20 @@ def _find_parts(fields: DataFields) -> Parts:
     near = difflib.get_close_matches(name.lower(), NAMES, cutoff=0.5)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
     raise TrActValueError(f"unknown data set {name!r}{hint} {ACCEPTED}")
+
+
+def _check_classes(parts: Parts, wanted: int) -> None:
+    """Refuse another number of classes than the recipe's.
+
+    Raises:
+        DataError: there are more or fewer.
+    """
+    if wanted and len(parts.classes) != wanted:
+        raise DataError(
+            f"{parts.name} has {len(parts.classes)} classes to train on, from {parts.classes[0]!r} "
+            f"to {parts.classes[-1]!r}; the recipe is for {wanted} (data.classes). Look for class "
+            "folders that are missing or do not belong there, or set data.classes=0 for any number."
+        )
 
 
 def _draw_photos(fields: DataFields) -> tuple[Images, Images]:

@@ -41,15 +41,15 @@ class TensorReader:
 def store_images(train: Images, test: Images, fields: DataFields) -> tuple[Images, Images]:
     """Return both parts as ``fields.storage`` says, at ``fields.image_size`` if in memory.
 
-    With "auto" images go to memory if all their pixels take at most `MEMORY_LIMIT` and training
-    does not cut boxes of many sizes out of the originals (``crop="resized"``).
+    With "auto" images go to memory if all their pixels take at most `MEMORY_LIMIT` and no
+    field needs the originals one by one, as ``crop="resized"`` does.
 
     Raises:
         DataError: an image cannot be read, or sizes differ and none is asked for.
     """
     storage = fields.storage
     if storage == "auto":
-        keep = fields.crop != "resized" and _fits_memory(train, test, fields.image_size)
+        keep = not fields.find_single() and _fits_memory(train, test, fields.image_size)
         storage = "memory" if keep else "stream"
     if storage == "stream":
         return _stream(train), _stream(test)

@@ -26,6 +26,10 @@ ONLY = {
     "data.rotation": 0.0,
     "data.policy": "none",
     "data.values": "standard",
+    "data.colour_jitter": 0.0,
+    "data.mixup": 0.0,
+    "data.cutmix": 0.0,
+    "optimizer.loss": "cross-entropy",
     "optimizer.label_smoothing": 0.0,
     "run.compile": False,
 }

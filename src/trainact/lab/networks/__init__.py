@@ -1,4 +1,4 @@
-"""The paper's networks for CIFAR by name."""
+"""The paper's networks by name: for CIFAR, and what ImageNet needs beyond torchvision."""
 
 import difflib
 import inspect
@@ -9,6 +9,7 @@ from torch import nn
 
 from trainact.errors import TrActValueError
 from trainact.lab.networks import (
+    deit3,
     densenet,
     inception,
     inception_v4,
@@ -76,6 +77,7 @@ _SZEGEDY_2017 = (
     "Szegedy, Ioffe, Vanhoucke, Alemi: Inception-v4, Inception-ResNet and the Impact of Residual "
     "Connections on Learning, 2017"
 )
+_TOUVRON = "Touvron, Cord, Jégou: DeiT III: Revenge of the ViT, 2022"
 _XIE = (
     "Xie, Girshick, Dollár, Tu, He: Aggregated Residual Transformations for Deep Neural "
     "Networks, 2017"
@@ -93,6 +95,9 @@ _ZOPH = (
 NETWORKS: dict[str, Network] = {
     "resnet18-tract": Network(resnet.resnet18_tract, _HE, 11_220_132),
     "vit-cifar": Network(vit.CifarViT, _DOSOVITSKIY, 6_303_460),
+    "resnet18-imagenet": Network(resnet.resnet18_imagenet, _HE, 11_227_812),
+    "deit3-small": Network(deit3.deit3_small, _TOUVRON, 21_639_268),
+    "deit3-base": Network(deit3.deit3_base, _TOUVRON, 85_745_764),
     "squeezenet": Network(squeezenet.squeezenet, _IANDOLA, 781_156),
     "mobilenet": Network(mobilenet.mobilenet, _HOWARD, 3_315_428),
     "mobilenetv2": Network(mobilenet.mobilenetv2, _SANDLER, 2_369_380),

@@ -15,6 +15,7 @@ from trainact.lab.networks.residual import BasicBlock, BlockOptions, Bottleneck
 
 __all__ = [
     "ResNet",
+    "resnet18_imagenet",
     "resnet18_tract",
     *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
     *("resnext50", "resnext101", "resnext152"),
@@ -24,7 +25,7 @@ __all__ = [
 
 
 class ResNet(nn.Module):
-    """A 3 x 3 convolution of stride 1, four stages of residual blocks, average and classifier.
+    """A 3 x 3 convolution of stride 1 or another, four stages of blocks, average and classifier.
 
     Stages have 1, 2, 4 and 8 times the width; all but the first halve the image.
 
@@ -34,6 +35,8 @@ class ResNet(nn.Module):
         num_classes: outputs.
         in_channels: channels of the image.
         width: channels after the first convolution.
+        first_kernel: side of the first convolution's kernel.
+        first_stride: of the first convolution.
         first_bias: whether the first convolution adds one.
         pool: whether a 3 x 3 max-pool of stride 2 follows the first convolution.
         options: of all blocks.
@@ -49,13 +52,18 @@ class ResNet(nn.Module):
         *,
         in_channels: int = 3,
         width: int = 64,
+        first_kernel: int = 3,
+        first_stride: int = 1,
         first_bias: bool = False,
         pool: bool = False,
         options: BlockOptions = BlockOptions(),  # noqa: B008  (frozen)
         last_survival: float = 1.0,
     ) -> None:
         super().__init__()
-        self.stem = ConvNorm(in_channels, width, bias=first_bias)
+        padding = first_kernel // 2
+        self.stem = ConvNorm(
+            in_channels, width, first_kernel, stride=first_stride, padding=padding, bias=first_bias
+        )
         self.pool: nn.Module = nn.MaxPool2d(3, 2, padding=1) if pool else nn.Identity()
         self.stages = nn.Sequential()
         channels, done = width, 0
@@ -84,6 +92,30 @@ def resnet18_tract(num_classes: int = 10, *, in_channels: int = 3, width: int = 
     network = ResNet(
         BasicBlock, (2, 2, 2, 2), num_classes, in_channels=in_channels, width=width, pool=True
     )
+    return _draw_for_fan_out(network)
+
+
+def resnet18_imagenet(num_classes: int = 1000, *, in_channels: int = 3, width: int = 64) -> ResNet:
+    """Return ResNet-18 for ImageNet (He et al., 2016), with 11,227,812 parameters at 100 classes.
+
+    Its first convolution is 7 x 7 of stride 2, followed by the max-pool. At width 64 it is
+    torchvision's ResNet-18, with the same initial distribution.
+    """
+    network = ResNet(
+        BasicBlock,
+        (2, 2, 2, 2),
+        num_classes,
+        in_channels=in_channels,
+        width=width,
+        first_kernel=7,
+        first_stride=2,
+        pool=True,
+    )
+    return _draw_for_fan_out(network)
+
+
+def _draw_for_fan_out(network: ResNet) -> ResNet:
+    """Draw convolutions from Kaiming's normal distribution for their fan-out."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

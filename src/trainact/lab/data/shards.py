@@ -1,0 +1,188 @@
+"""Images in WebDataset shards: uncompressed tar files of pairs KEY.jpg and KEY.cls.
+
+The archives are indexed once, with the place of each image in its file. From then on any image can
+be read by itself, so that shuffling, resuming and sharing over ranks are those of all streams.
+"""
+
+import glob
+import itertools
+import re
+import sys
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from trainact.lab.data.images import DataError, ImageStream
+from trainact.lab.data.pictures import open_picture
+from trainact.lab.data.selection import Parts
+
+__all__ = ["ShardItem", "ShardReader", "expand_braces", "find_shards", "read_shards"]
+
+TEST_WORDS = ("test", "val", "valid", "validation")
+PICTURES = ("jpg", "jpeg", "png", "webp", "ppm")
+LAYOUT = (
+    "Shards are named after their part: imagenet-train-0000.tar and imagenet-val-0000.tar, or "
+    "train/0000.tar and val/0000.tar."
+)
+
+
+class ShardItem(NamedTuple):
+    """Where an image lies: the number of its shard, its first byte, its size, and its name."""
+
+    shard: int
+    offset: int
+    size: int
+    name: str
+
+
+@dataclass(frozen=True)
+class ShardReader:
+    """Reads images by their places in tar files."""
+
+    files: tuple[str, ...]
+
+    def __call__(self, item: ShardItem) -> Any:
+        """Return the image as a PIL image in RGB."""
+        file = self.files[item.shard]
+        try:
+            with open(file, "rb") as opened:
+                opened.seek(item.offset)
+                encoded = opened.read(item.size)
+        except OSError as error:
+            raise DataError(f"{file} cannot be read ({error.strerror}).") from error
+        return open_picture(encoded, f"{file}, {item.name}")
+
+    def describe(self, item: ShardItem) -> tuple[str, int]:
+        """Return the names of shard and image, and the size of the image in bytes."""
+        return f"{Path(self.files[item.shard]).name}/{item.name}", item.size
+
+
+def find_shards(reference: str) -> list[Path]:
+    """Return the tar files of a folder, or of names with ``{000..146}``, ``{train,val}`` or ``*``.
+
+    Several such names may be joined by ``::``. Nothing is found where the text means no shards.
+
+    Raises:
+        DataError: a file that is named is not there.
+    """
+    folder = Path(reference).expanduser()
+    if folder.is_dir():
+        return sorted([*folder.glob("*.tar"), *folder.glob("*/*.tar")])
+    if not reference.endswith(".tar"):
+        return []
+    found: list[Path] = []
+    for name in itertools.chain(*map(expand_braces, reference.split("::"))):
+        path = Path(name).expanduser()
+        matches = sorted(map(Path, glob.glob(str(path)))) if "*" in name else [path]
+        if not matches or not matches[0].is_file():
+            raise DataError(f"data.name: there is no shard {path}.")
+        found += matches
+    return found
+
+
+def expand_braces(text: str) -> Iterator[str]:
+    """Give the texts that braces stand for, as a shell does.
+
+    >>> list(expand_braces("{a,b}-{08..10}.tar"))[:4]
+    ['a-08.tar', 'a-09.tar', 'a-10.tar', 'b-08.tar']
+    """
+    match = re.search(r"\{([^{}]*)\}", text)
+    if match is None:
+        yield text
+        return
+    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", match[1])
+    if numbers:
+        digits = len(numbers[1])
+        choices = [f"{n:0{digits}}" for n in range(int(numbers[1]), int(numbers[2]) + 1)]
+    else:
+        choices = match[1].split(",")
+    for choice in choices:
+        yield from expand_braces(text[: match.start()] + choice + text[match.end() :])
+
+
+def read_shards(name: str, files: Sequence[Path]) -> Parts:
+    """Return the training and test images of shards; their names say of which part they are.
+
+    Classes are the numbers from 0 to the largest training label.
+
+    Raises:
+        DataError: a part is missing, an archive is damaged, or an image has no label.
+    """
+    parts = {part: [f for f in files if _find_part(f) == part] for part in ("train", "test")}
+    for part, found in parts.items():
+        if not found:
+            raise DataError(f"{name} has no shards to {part} on among {len(files)}. {LAYOUT}")
+    train, test = (_make_stream(parts[part]) for part in ("train", "test"))
+    classes = tuple(str(label) for label in range(int(train.labels.max()) + 1))
+    empty = len(classes) - len(train.labels.unique())
+    if empty:
+        print(f"{name}: {empty} of {len(classes)} classes have no image.", file=sys.stderr)
+    return Parts(name, train, test, classes)
+
+
+def _find_part(file: Path) -> str:
+    """Return train, test, or nothing, by the words of the file's name and then of its folder's."""
+    for text in (file.name, file.parent.name):
+        words = re.split(r"[^a-z]+", text.lower())
+        if "train" in words:
+            return "train"
+        if set(words) & set(TEST_WORDS):
+            return "test"
+    return ""
+
+
+def _make_stream(files: Sequence[Path]) -> ImageStream:
+    items: list[ShardItem] = []
+    labels: list[int] = []
+    for shard, file in enumerate(files):
+        for item, label in _index(shard, file):
+            items.append(item)
+            labels.append(label)
+    if not items:
+        raise DataError(f"{files[0]} and {len(files) - 1} more hold no image. {LAYOUT}")
+    reader = ShardReader(tuple(map(str, files)))
+    return ImageStream(reader, tuple(items), torch.tensor(labels, dtype=torch.int64))
+
+
+def _index(shard: int, file: Path) -> list[tuple[ShardItem, int]]:
+    """Return the images of an archive in its order, and their labels."""
+    pictures: dict[str, ShardItem] = {}
+    labels: dict[str, int] = {}
+    try:
+        with tarfile.open(file, "r:") as archive:
+            for member in archive:
+                key, _, kind = member.name.rpartition("/")[2].partition(".")
+                key = member.name[: len(member.name) - len(kind)]
+                if not member.isfile():
+                    continue
+                if kind.lower() in PICTURES:
+                    pictures[key] = ShardItem(shard, member.offset_data, member.size, member.name)
+                elif kind == "cls":
+                    content = archive.extractfile(member)
+                    labels[key] = _read_label(content.read() if content else b"", file, member.name)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise DataError(
+            f"{file} cannot be read as an uncompressed tar file ({error}). It may be cut short; "
+            "fetch it again."
+        ) from error
+    with file.open("rb") as opened:
+        opened.seek(-min(tarfile.BLOCKSIZE, file.stat().st_size), 2)
+        if any(opened.read()):  # an archive ends with empty blocks
+            raise DataError(f"{file} is cut short: it has no end. Fetch it again.")
+    for key, item in pictures.items():
+        if key not in labels:
+            raise DataError(f"{file}: {item.name} has no label beside it, {key}cls.")
+    return [(item, labels[key]) for key, item in pictures.items()]
+
+
+def _read_label(content: bytes, file: Path, name: str) -> int:
+    try:
+        return int(content)
+    except ValueError as error:
+        raise DataError(
+            f"{file}: {name} holds {content[:20]!r}, which is not the number of a class."
+        ) from error
