@@ -23,7 +23,7 @@ EXPERIMENT = """
 title = "for two workers"
 seeds = "0-1"
 arms = ["plain", "tract"]
-budgets = [40]
+budgets = [150]
 [data]
 name = "photos"
 train_images = 320
@@ -33,7 +33,7 @@ batch_size = 32
 name = "small_models:make_tiny"
 [run]
 device = "cpu"
-checkpoint_seconds = 0.05
+checkpoint_seconds = 1e-6
 """
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="needs the extra 'ray'"
@@ -41,7 +41,7 @@ needs_ray = pytest.mark.skipif(
 
 
 class Kill:
-    """Kills the first process that says it trains, once its run has an epoch to show."""
+    """Kills the first process that says it trains, once its run has checkpoints."""
 
     def __init__(self) -> None:
         self.name, self.pid, self.killed = "", 0, False
@@ -50,7 +50,7 @@ class Kill:
         if match := re.match(r"(.*): on .*, process (\d+)$", line):
             if not self.pid:
                 self.name, self.pid = match[1], int(match[2])
-        elif self.pid and not self.killed and line.startswith(f"{self.name}: epoch"):
+        elif self.pid and not self.killed and line.startswith(f"{self.name}: epoch 3/"):
             os.kill(self.pid, signal.SIGKILL)
             self.killed = True
 
@@ -78,7 +78,7 @@ def test_a_killed_workers_run_is_taken_up_again_and_all_runs_are_done_once(tmp_p
     assert any(line.startswith(f"{kill.name}: resumed in epoch") for line in lines)
     records = find_records(out)
     assert sorted((r["arm"], r["seed"], r["sessions"]) for r in records) == sorted(
-        (arm, seed, 2 if f"{arm}, 40 epochs, seed {seed}" == kill.name else 1)
+        (arm, seed, 2 if f"{arm}, 150 epochs, seed {seed}" == kill.name else 1)
         for arm in ("plain", "tract-0.1")
         for seed in (0, 1)
     )

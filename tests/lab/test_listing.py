@@ -6,15 +6,19 @@ import pytest
 import torch
 from comparison_records import ENVIRONMENT
 from result_folders import write_record
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 pytest.importorskip("rich", reason="terminal tables need rich")
 
 from trainact.lab import cli
 from trainact.lab.builders import build_for_training
-from trainact.lab.cost import estimate_cost
+from trainact.lab.cost import count_forward, estimate_cost
 from trainact.lab.estimates import CPU_RATE, count_images, count_run, find_throughputs
 from trainact.lab.experiment import find_experiment, list_experiments, make_experiment
 from trainact.lab.listing import add_up, make_listing
+from trainact.lab.models import hide_values
+from trainact.lab.networks import build_network
 from trainact.lab.recipe import DataFields, Recipe, change_recipe, recipe_to_dict
 
 SMALL = "cifar10-cpu-resnet-sgd"
@@ -149,3 +153,13 @@ def test_a_file_without_an_experiment_is_shown_too(tmp_path, capsys):
     path.write_text("[optimizer]\nlr = 0.3\n")
     assert cli.main(["show", str(path)]) == 0
     assert tomllib.loads(capsys.readouterr().out)["optimizer"]["lr"] == 0.3
+
+
+@pytest.mark.parametrize("name", ["vit-cifar", "resnext50", "shufflenetv2"])
+def test_the_quick_count_of_a_forward_is_torchs_own(name):
+    model = hide_values(lambda: build_network(name, 100)).eval()
+    images = torch.zeros(1, 3, 32, 32, device="meta")
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
+        model(images)
+    assert count_forward(model, images) == counter.get_total_flops() / 2

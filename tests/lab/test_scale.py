@@ -180,5 +180,7 @@ def test_the_part_of_a_test_image_and_the_fill_of_a_crop_are_the_recipes(tmp_pat
 
 
 def test_data_folder_is_for_named_sets():
-    with pytest.raises(TrActValueError, match="imagenet, imagenette, flowers102, stanford_cars or voc2007"):
+    with pytest.raises(
+        TrActValueError, match="imagenet, imagenette, flowers102, stanford_cars or voc2007"
+    ):
         load_data(DataFields(name="photos", folder="x"))

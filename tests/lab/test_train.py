@@ -2,6 +2,9 @@
 
 import json
 import math
+import random
+import signal
+import time
 
 import pytest
 import safetensors.torch
@@ -11,7 +14,7 @@ from lab_helpers import make_quick, start, without_times
 from trainact.lab import train as train_module
 from trainact.lab.files import StorageError
 from trainact.lab.recipe import change_recipe
-from trainact.lab.recipe_file import read_recipe
+from trainact.lab.recipe_file import read_recipe, write_recipe
 from trainact.lab.record import RunFolder, find_records, read_record
 from trainact.lab.train import train
 
@@ -272,37 +275,28 @@ def test_compiled_training_agrees_with_eager(tmp_path):
 
 def test_killed_at_random_moments_the_command_ends_with_the_same_numbers(tmp_path):
     """kill -9, several times, then the same command: bit for bit what one run gives."""
-    import random
-
-    recipe = make_quick(model__name="small_models:make_noisy", schedule__epochs=40,
+    recipe = make_quick(model__name="small_models:make_noisy", schedule__epochs=60,
                         data__train_images=640)  # fmt: skip
     whole = train(recipe, tmp_path / "whole", ignore)
-    from trainact.lab.recipe_file import write_recipe
-
     file = tmp_path / "recipe.toml"
     write_recipe(recipe, file)
     draw = random.Random(0)
-    kills = 0
     for _ in range(3):
         process = start("trainact.lab.runner", str(file), str(tmp_path / "parts"))
         assert process.stdout is not None
-        for line in process.stdout:  # the first news: training has begun
-            if '"step"' in line or '"epoch"' in line:
-                break
-        with pytest.raises(Exception, match="timed out"):
-            process.wait(draw.uniform(0.05, 0.6))
+        news = (line for line in process.stdout if '"step"' in line or '"epoch"' in line)
+        for _ in range(draw.randint(1, 9)):  # of 120 pieces of news
+            next(news)
+        time.sleep(draw.uniform(0, 0.02))
         process.kill()
         process.communicate()
-        kills += 1
+        assert process.returncode == -signal.SIGKILL
     resumed = train(recipe, tmp_path / "parts", ignore)
-    assert kills == 3
     assert resumed["sessions"] >= 2
     assert without_times(resumed) == without_times(whole)
 
 
 def test_two_processes_told_to_do_the_same_run_share_it(tmp_path):
-    from trainact.lab.recipe_file import write_recipe
-
     recipe = make_quick(schedule__epochs=20)
     file = tmp_path / "recipe.toml"
     write_recipe(recipe, file)

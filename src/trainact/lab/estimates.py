@@ -180,6 +180,6 @@ def _count_step(recipe: Recipe, counts: ImageCounts) -> tuple[float, float] | No
 @cache
 def _count_model(name: str, arguments: str, classes: int, size: int) -> float | None:
     fields: Any = ModelFields(name, json.loads(arguments))
-    model = hide_values(lambda: build_for_training(fields, classes, CHANNELS, size))
+    model = hide_values(lambda: build_for_training(fields, classes, CHANNELS, size)).eval()
     example = torch.zeros(1, CHANNELS, size, size, device="meta")
     return count_forward(model, example)
