@@ -23,7 +23,7 @@ EXPERIMENT = """
 title = "for two workers"
 seeds = "0-1"
 arms = ["plain", "tract"]
-budgets = [150]
+budgets = [60]
 [data]
 name = "photos"
 train_images = 320
@@ -78,7 +78,7 @@ def test_a_killed_workers_run_is_taken_up_again_and_all_runs_are_done_once(tmp_p
     assert any(line.startswith(f"{kill.name}: resumed in epoch") for line in lines)
     records = find_records(out)
     assert sorted((r["arm"], r["seed"], r["sessions"]) for r in records) == sorted(
-        (arm, seed, 2 if f"{arm}, 150 epochs, seed {seed}" == kill.name else 1)
+        (arm, seed, 2 if f"{arm}, 60 epochs, seed {seed}" == kill.name else 1)
         for arm in ("plain", "tract-0.1")
         for seed in (0, 1)
     )

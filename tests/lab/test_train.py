@@ -19,6 +19,15 @@ from trainact.lab.record import RunFolder, find_records, read_record
 from trainact.lab.train import train
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """As in the processes that tests start: sums of several threads differ in their last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def ignore(event):
     del event
 
@@ -280,17 +289,18 @@ def test_killed_at_random_moments_the_command_ends_with_the_same_numbers(tmp_pat
     whole = train(recipe, tmp_path / "whole", ignore)
     file = tmp_path / "recipe.toml"
     write_recipe(recipe, file)
-    draw = random.Random(0)
+    draw, killed = random.Random(0), 0
     for _ in range(3):
         process = start("trainact.lab.runner", str(file), str(tmp_path / "parts"))
         assert process.stdout is not None
         news = (line for line in process.stdout if '"step"' in line or '"epoch"' in line)
         for _ in range(draw.randint(1, 9)):  # of 120 pieces of news
-            next(news)
+            next(news, None)
         time.sleep(draw.uniform(0, 0.02))
         process.kill()
         process.communicate()
-        assert process.returncode == -signal.SIGKILL
+        killed += process.returncode == -signal.SIGKILL
+    assert killed
     resumed = train(recipe, tmp_path / "parts", ignore)
     assert resumed["sessions"] >= 2
     assert without_times(resumed) == without_times(whole)
