@@ -11,7 +11,7 @@ from torch import nn
 
 from trainact.lab.vision import import_torchvision
 
-__all__ = ["deit3", "deit3_base", "deit3_small"]
+__all__ = ["deit3_base", "deit3_small"]
 
 
 def deit3_small(
@@ -28,6 +28,8 @@ def deit3_small(
 ) -> nn.Module:
     """Return ViT-S, with 21,639,268 parameters at 100 classes and 32 x 32 pixels.
 
+    Positions are those of patches only; every branch has layer scale and drop path.
+
     Args:
         num_classes: outputs.
         in_channels: channels of the image.
@@ -39,60 +41,6 @@ def deit3_small(
         drop_path: probability that a block's branch is left out for an image, in every block.
         layer_scale: the factors of the branches at the start.
     """
-    return deit3(
-        num_classes,
-        in_channels=in_channels,
-        image_size=image_size,
-        width=width,
-        depth=depth,
-        heads=heads,
-        patch_size=patch_size,
-        drop_path=drop_path,
-        layer_scale=layer_scale,
-    )
-
-
-def deit3_base(
-    num_classes: int = 1000,
-    *,
-    in_channels: int = 3,
-    image_size: int = 224,
-    drop_path: float = 0.0,
-    layer_scale: float = 1e-4,
-) -> nn.Module:
-    """Return ViT-B, with 85,745,764 parameters at 100 classes and 32 x 32 pixels.
-
-    Args:
-        num_classes: outputs.
-        in_channels: channels of the image.
-        image_size: pixels of a side, a multiple of 16.
-        drop_path: probability that a block's branch is left out for an image, in every block.
-        layer_scale: the factors of the branches at the start.
-    """
-    return deit3(
-        num_classes,
-        in_channels=in_channels,
-        image_size=image_size,
-        width=768,
-        heads=12,
-        drop_path=drop_path,
-        layer_scale=layer_scale,
-    )
-
-
-def deit3(
-    num_classes: int,
-    *,
-    in_channels: int = 3,
-    image_size: int,
-    width: int,
-    depth: int = 12,
-    heads: int,
-    patch_size: int = 16,
-    drop_path: float,
-    layer_scale: float,
-) -> nn.Module:
-    """Return timm's vision transformer: positions for patches only, layer scale, drop path."""
     import_torchvision()
     from timm.layers import DropPath
     from timm.models.vision_transformer import VisionTransformer
@@ -112,3 +60,31 @@ def deit3(
         for block in network.blocks:
             block.drop_path1, block.drop_path2 = DropPath(drop_path), DropPath(drop_path)
     return network
+
+
+def deit3_base(
+    num_classes: int = 1000,
+    *,
+    in_channels: int = 3,
+    image_size: int = 224,
+    drop_path: float = 0.0,
+    layer_scale: float = 1e-4,
+) -> nn.Module:
+    """Return ViT-B, with 85,745,764 parameters at 100 classes and 32 x 32 pixels.
+
+    Args:
+        num_classes: outputs.
+        in_channels: channels of the image.
+        image_size: pixels of a side, a multiple of 16.
+        drop_path: probability that a block's branch is left out for an image, in every block.
+        layer_scale: the factors of the branches at the start.
+    """
+    return deit3_small(
+        num_classes,
+        in_channels=in_channels,
+        image_size=image_size,
+        width=768,
+        heads=12,
+        drop_path=drop_path,
+        layer_scale=layer_scale,
+    )
