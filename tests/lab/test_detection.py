@@ -10,6 +10,7 @@ import safetensors.torch
 import torch
 from lab_helpers import HERE, without_times
 from test_train import InterruptedRunError, ignore, stop_after
+from torch.utils.flop_counter import FlopCounterMode
 from voc_cases import SMALL, make_small, make_voc
 
 from trainact import apply_tract, remove_tract
@@ -24,6 +25,7 @@ from trainact.lab.detection.average_precision import Detections, average_over_cl
 from trainact.lab.detection.batches import DetectionBatches
 from trainact.lab.detection.faster_rcnn import VggBackbone, make_faster_rcnn
 from trainact.lab.detection.objects import Objects
+from trainact.lab.detection.work import count_detector
 from trainact.lab.experiment import find_experiment
 from trainact.lab.recipe_file import write_recipe
 from trainact.lab.record import RunFolder, find_records, read_record
@@ -57,6 +59,15 @@ def measure(network, share, seed=0):
 
 
 # the network
+
+
+def test_the_work_of_a_detector_is_estimated_without_running_it():
+    network, counter = build(test_proposals=[200, 100]).eval(), FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        network([torch.rand(3, 48, 64)])
+    train_work, work = count_detector(ARGUMENTS | {"test_proposals": [200, 100]}, 20, 48)
+    assert work == pytest.approx(counter.get_total_flops() / 2, rel=0.1)
+    assert train_work != work
 
 
 def test_the_backbone_is_the_vgg16_of_torchvision():

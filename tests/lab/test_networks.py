@@ -126,7 +126,7 @@ def test_resnet18_imagenet_is_torchvisions():
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_has_the_parameters_that_registry_and_docstring_state(name):
-    build, paper, parameters = NETWORKS[name]
+    build, paper, parameters, _ = NETWORKS[name]
     assert count_parameters(build_without_values(name)) == parameters
     authors, _, title = paper.partition(": ")
     assert authors
@@ -161,6 +161,7 @@ def test_a_forward_takes_the_multiply_adds_of_the_sheet(name):
     assert logits.shape == (2, 100)
     macs = counter.get_total_flops() / 2 / len(logits)
     assert macs == pytest.approx(1e6 * SHEET[name].mega_macs, rel=0.002)
+    assert macs == NETWORKS[name].multiply_adds
 
 
 @pytest.mark.parametrize("name", SHEET)

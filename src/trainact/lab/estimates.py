@@ -19,10 +19,12 @@ from trainact.lab.builders import build_for_training
 from trainact.lab.cost import count_forward
 from trainact.lab.data.cifar_sets import SETS
 from trainact.lab.data.photos import CLASSES, TEST_CROPS, TRAIN_CROPS
+from trainact.lab.detection.work import count_detector
 from trainact.lab.experiment import find_experiment
 from trainact.lab.models import hide_values
+from trainact.lab.networks import NETWORKS
 from trainact.lab.outcomes import Record
-from trainact.lab.paper import find_printed
+from trainact.lab.paper import read_times
 from trainact.lab.recipe import DataFields, ModelFields, Recipe, make_recipe
 from trainact.lab.record import read_record
 
@@ -33,6 +35,7 @@ RESULTS = Path(__file__).parents[3] / "results"
 CPU_RATE = 18e9
 """One thread of an AMD EPYC, from a trial of the recipe cifar10-cpu-resnet-sgd."""
 CHANNELS = 3
+DETECTOR = "lab:faster-rcnn-vgg16"
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,17 @@ class ImageCounts:
     test: int
     classes: int
     size: int  # pixels of a side
+
+
+PUBLISHED = {
+    "imagenet": ImageCounts(1_281_167, 50_000, 1000, 224),
+    "imagenette": ImageCounts(9469, 3925, 10, 160),
+    "flowers102": ImageCounts(2040, 6149, 102, 224),
+    "stanford_cars": ImageCounts(8144, 8041, 196, 224),
+    "voc2007": ImageCounts(5011, 4952, 20, 600),
+}
+"""Sets that their users have somewhere, as they are published (Flowers-102: to train on, its
+training and validation images)."""
 
 
 @dataclass(frozen=True)
@@ -136,14 +150,13 @@ def _state_cpu() -> Throughput:
 @cache
 def _take_gpu_from_paper() -> Throughput:
     """Return the rate of the paper's GPU, from the time that it prints for the ViT."""
-    experiment = find_experiment("cifar10-vit")
-    printed = find_printed(experiment.name, None, "plain", 100, "seconds")
-    plain = next(r for r in experiment.plan() if (r.run.arm, r.schedule.epochs) == ("plain", 100))
-    work = count_run(plain)
-    assert printed is not None
+    time = read_times()[0]
+    plan = find_experiment(time.recipe).plan()
+    work = count_run(next(r for r in plan if (r.run.arm, r.schedule.epochs) == ("plain", 100)))
     assert work is not None
-    source = f"the paper's {printed.show()} s for 100 epochs of cifar10-vit, no record"
-    return Throughput("cuda", "NVIDIA RTX 4090", work / printed.mean, source)
+    seconds = 3600 * time.hours
+    source = f"the paper's {seconds:.0f} s for 100 epochs of {time.recipe}, no record"
+    return Throughput("cuda", time.gpu, work / seconds, source)
 
 
 def _list_known() -> dict[str, ImageCounts]:
@@ -151,7 +164,7 @@ def _list_known() -> dict[str, ImageCounts]:
         name: ImageCounts(data.num_train, data.num_test, len(data.classes), 32)
         for name, data in SETS.items()
     }
-    return known | {"photos": ImageCounts(TRAIN_CROPS, TEST_CROPS, len(CLASSES), 32)}
+    return PUBLISHED | known | {"photos": ImageCounts(TRAIN_CROPS, TEST_CROPS, len(CLASSES), 32)}
 
 
 def _measure_rate(record: Record) -> float | None:
@@ -174,12 +187,22 @@ def _count_step(recipe: Recipe, counts: ImageCounts) -> tuple[float, float] | No
     model = recipe.model
     arguments = json.dumps(model.arguments, sort_keys=True)
     forward = _count_model(model.name, arguments, counts.classes, counts.size)
-    return None if forward is None else (3 * forward, forward)
+    if forward is None:
+        return None
+    train, test = forward
+    return 3 * train, test
 
 
 @cache
-def _count_model(name: str, arguments: str, classes: int, size: int) -> float | None:
+def _count_model(name: str, arguments: str, classes: int, size: int) -> tuple[float, float] | None:
+    """Return the multiply-adds of a forward in training and in testing."""
     fields: Any = ModelFields(name, json.loads(arguments))
+    if name == DETECTOR:
+        return count_detector(fields.arguments, classes, size)
+    known = NETWORKS.get(name.removeprefix("lab:"))
+    if known and not fields.arguments and (classes, size) == (100, 32):
+        return known.multiply_adds, known.multiply_adds
     model = hide_values(lambda: build_for_training(fields, classes, CHANNELS, size)).eval()
     example = torch.zeros(1, CHANNELS, size, size, device="meta")
-    return count_forward(model, example)
+    forward = count_forward(model, example)
+    return None if forward is None else (forward, forward)

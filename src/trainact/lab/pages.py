@@ -20,12 +20,13 @@ from trainact.lab.evidence import (
     write_evidence,
 )
 from trainact.lab.overhead import FILE, read_zoo, render_zoo
+from trainact.lab.reproduce import write_reproduction
 
 __all__ = ["fill_page", "main", "render_bench"]
 
 ROOT = Path(__file__).parents[3]
 PICTURES = "docs/pictures"
-PAGES = ("README.md", "docs/cost.md", "docs/evidence.md")
+PAGES = ("README.md", "docs/cost.md", "docs/evidence.md", "docs/reproduce.md")
 
 
 def fill_page(text: str, tables: dict[str, str]) -> str:
@@ -49,6 +50,7 @@ def make_tables(evidence: Evidence, root: Path = ROOT) -> dict[str, str]:
     record = json.loads((root / "results" / "bench" / "bench.json").read_text())
     return {
         **write_evidence(evidence),
+        **write_reproduction(root / "results"),
         "bench-layer": render_bench(record, "layer"),
         "bench-step": render_bench(record, "step"),
         "bench-made-with": describe_record(record),

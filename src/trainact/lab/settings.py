@@ -55,12 +55,12 @@ def gather_settings(arguments: Sequence[str]) -> list[str]:
 def find_data_field(name: str) -> str:
     """Return the field that ``--data`` sets: the place of a named data set, or the data set.
 
-    >>> find_data_field("imagenet"), find_data_field("photos")
-    ('data.folder', 'data.name')
+    >>> find_data_field("imagenet"), find_data_field("voc2007"), find_data_field("photos")
+    ('data.folder', 'data.folder', 'data.name')
     """
-    from trainact.lab.data.sources import PLACED
+    from trainact.lab.data.sources import DETECTION, PLACED
 
-    return "data.folder" if name in PLACED else "data.name"
+    return "data.folder" if name in (*PLACED, DETECTION) else "data.name"
 
 
 def count_ranks() -> int:

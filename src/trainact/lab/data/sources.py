@@ -20,13 +20,15 @@ from trainact.lab.data.shards import find_shards, read_shards
 from trainact.lab.data.storage import store_images
 from trainact.lab.recipe import DataFields
 
-__all__ = ["COLLECTIONS", "NAMES", "PLACED", "load_data"]
+__all__ = ["COLLECTIONS", "DETECTION", "NAMES", "PLACED", "load_data"]
 
 COLLECTIONS = ("imagenet", "imagenette", "flowers102", "stanford_cars")
 """Data sets of which recipes speak and which their users have somewhere, in any layout."""
 PLACED = ("cifar10", "cifar100", *COLLECTIONS)
 """Data sets whose place is a field by itself, ``data.folder``."""
-NAMES = ("photos", *PLACED, "voc2007")
+DETECTION = "voc2007"
+"""To find objects in; its place is ``data.folder`` too."""
+NAMES = ("photos", *PLACED, DETECTION)
 ACCEPTED = (
     f"Accepted are {', '.join(NAMES[:-1])}, the path of a folder of images (ROOT/train/CLASS/*), "
     "of parquet files or of WebDataset shards, shards by name (NAME-{train,val}-{00..09}.tar), the "
@@ -43,7 +45,7 @@ def load_data(fields: DataFields) -> Any:
         DataError: images are missing, damaged, or not what they should be.
         TrActValueError: there is no such data set.
     """
-    if fields.name == "voc2007":
+    if fields.name == DETECTION:
         from trainact.lab.detection.voc import load_voc
 
         return load_voc(fields)

@@ -36,6 +36,8 @@ class Network(NamedTuple):
     """Authors, title, year."""
     parameters: int
     """At 100 classes and 3 channels of 32 x 32 pixels."""
+    multiply_adds: int
+    """Of one such image's forward."""
 
 
 _CHOLLET = "Chollet: Xception: Deep Learning with Depthwise Separable Convolutions, 2017"
@@ -93,47 +95,53 @@ _ZOPH = (
 )
 
 NETWORKS: dict[str, Network] = {
-    "resnet18-tract": Network(resnet.resnet18_tract, _HE, 11_220_132),
-    "vit-cifar": Network(vit.CifarViT, _DOSOVITSKIY, 6_303_460),
-    "resnet18-imagenet": Network(resnet.resnet18_imagenet, _HE, 11_227_812),
-    "deit3-small": Network(deit3.deit3_small, _TOUVRON, 21_639_268),
-    "deit3-base": Network(deit3.deit3_base, _TOUVRON, 85_745_764),
-    "squeezenet": Network(squeezenet.squeezenet, _IANDOLA, 781_156),
-    "mobilenet": Network(mobilenet.mobilenet, _HOWARD, 3_315_428),
-    "mobilenetv2": Network(mobilenet.mobilenetv2, _SANDLER, 2_369_380),
-    "shufflenet": Network(shufflenet.shufflenet, _ZHANG, 1_012_108),
-    "shufflenetv2": Network(shufflenet.shufflenetv2, _MA, 1_360_896),
-    "vgg11": Network(vgg.vgg11, _SIMONYAN, 28_518_244),
-    "vgg13": Network(vgg.vgg13, _SIMONYAN, 28_703_140),
-    "vgg16": Network(vgg.vgg16, _SIMONYAN, 34_015_396),
-    "vgg19": Network(vgg.vgg19, _SIMONYAN, 39_327_652),
-    "densenet121": Network(densenet.densenet121, _HUANG_DENSE, 7_048_548),
-    "densenet161": Network(densenet.densenet161, _HUANG_DENSE, 26_681_188),
-    "densenet201": Network(densenet.densenet201, _HUANG_DENSE, 18_277_220),
-    "googlenet": Network(inception.googlenet, _SZEGEDY_2015, 6_402_564),
-    "inceptionv3": Network(inception.inceptionv3, _SZEGEDY_2016, 22_318_148),
-    "inceptionv4": Network(inception_v4.inceptionv4, _SZEGEDY_2017, 41_296_516),
-    "inceptionresnetv2": Network(inception_v4.inceptionresnetv2, _SZEGEDY_2017, 65_442_072),
-    "xception": Network(xception.xception, _CHOLLET, 21_013_988),
-    "resnet18": Network(resnet.resnet18, _HE, 11_220_132),
-    "resnet34": Network(resnet.resnet34, _HE, 21_328_292),
-    "resnet50": Network(resnet.resnet50, _HE, 23_705_252),
-    "resnet101": Network(resnet.resnet101, _HE, 42_697_380),
-    "resnet152": Network(resnet.resnet152, _HE, 58_341_028),
-    "resnext50": Network(resnet.resnext50, _XIE, 14_788_772),
-    "resnext101": Network(resnet.resnext101, _XIE, 25_303_204),
-    "resnext152": Network(resnet.resnext152, _XIE, 33_343_652),
-    "seresnet18": Network(resnet.seresnet18, _HU, 11_314_012),
-    "seresnet34": Network(resnet.seresnet34, _HU, 21_498_000),
-    "seresnet50": Network(resnet.seresnet50, _HU, 26_262_804),
-    "seresnet101": Network(resnet.seresnet101, _HU, 47_527_764),
-    "seresnet152": Network(resnet.seresnet152, _HU, 65_045_780),
-    "nasnet": Network(nasnet.nasnet, _ZOPH, 4_334_056),
-    "wideresnet-40-10": Network(wide_resnet.wideresnet_40_10, _ZAGORUYKO, 55_914_020),
-    "stochasticdepth18": Network(resnet.stochasticdepth18, _HUANG_DEPTH, 11_224_932),
-    "stochasticdepth34": Network(resnet.stochasticdepth34, _HUANG_DEPTH, 21_336_804),
-    "stochasticdepth50": Network(resnet.stochasticdepth50, _HUANG_DEPTH, 23_705_316),
-    "stochasticdepth101": Network(resnet.stochasticdepth101, _HUANG_DEPTH, 42_697_444),
+    "resnet18-tract": Network(resnet.resnet18_tract, _HE, 11_220_132, 140_232_704),
+    "vit-cifar": Network(vit.CifarViT, _DOSOVITSKIY, 6_303_460, 426_486_528),
+    "resnet18-imagenet": Network(resnet.resnet18_imagenet, _HE, 11_227_812, 37_062_656),
+    "deit3-small": Network(deit3.deit3_small, _TOUVRON, 21_639_268, 107_616_768),
+    "deit3-base": Network(deit3.deit3_base, _TOUVRON, 85_745_764, 427_570_176),
+    "squeezenet": Network(squeezenet.squeezenet, _IANDOLA, 781_156, 53_280_768),
+    "mobilenet": Network(mobilenet.mobilenet, _HOWARD, 3_315_428, 46_446_592),
+    "mobilenetv2": Network(mobilenet.mobilenetv2, _SANDLER, 2_369_380, 64_947_264),
+    "shufflenet": Network(shufflenet.shufflenet, _ZHANG, 1_012_108, 41_693_952),
+    "shufflenetv2": Network(shufflenet.shufflenetv2, _MA, 1_360_896, 43_675_520),
+    "vgg11": Network(vgg.vgg11, _SIMONYAN, 28_518_244, 172_048_384),
+    "vgg13": Network(vgg.vgg13, _SIMONYAN, 28_703_140, 247_545_856),
+    "vgg16": Network(vgg.vgg16, _SIMONYAN, 34_015_396, 332_480_512),
+    "vgg19": Network(vgg.vgg19, _SIMONYAN, 39_327_652, 417_415_168),
+    "densenet121": Network(densenet.densenet121, _HUANG_DENSE, 7_048_548, 888_442_880),
+    "densenet161": Network(densenet.densenet161, _HUANG_DENSE, 26_681_188, 2_467_749_504),
+    "densenet201": Network(densenet.densenet201, _HUANG_DENSE, 18_277_220, 1_364_061_696),
+    "googlenet": Network(inception.googlenet, _SZEGEDY_2015, 6_402_564, 531_976_192),
+    "inceptionv3": Network(inception.inceptionv3, _SZEGEDY_2016, 22_318_148, 3_390_711_808),
+    "inceptionv4": Network(inception_v4.inceptionv4, _SZEGEDY_2017, 41_296_516, 7_503_132_032),
+    "inceptionresnetv2": Network(
+        inception_v4.inceptionresnetv2, _SZEGEDY_2017, 65_442_072, 9_293_562_640
+    ),
+    "xception": Network(xception.xception, _CHOLLET, 21_013_988, 1_129_865_728),
+    "resnet18": Network(resnet.resnet18, _HE, 11_220_132, 555_468_800),
+    "resnet34": Network(resnet.resnet34, _HE, 21_328_292, 1_159_448_576),
+    "resnet50": Network(resnet.resnet50, _HE, 23_705_252, 1_298_014_208),
+    "resnet101": Network(resnet.resnet101, _HE, 42_697_380, 2_510_168_064),
+    "resnet152": Network(resnet.resnet152, _HE, 58_341_028, 3_722_321_920),
+    "resnext50": Network(resnet.resnext50, _XIE, 14_788_772, 750_919_680),
+    "resnext101": Network(resnet.resnext101, _XIE, 25_303_204, 1_419_386_880),
+    "resnext152": Network(resnet.resnext152, _XIE, 33_343_652, 1_930_567_680),
+    "seresnet18": Network(resnet.seresnet18, _HU, 11_314_012, 555_555_840),
+    "seresnet34": Network(resnet.seresnet34, _HU, 21_498_000, 1_159_605_760),
+    "seresnet50": Network(resnet.seresnet50, _HU, 26_262_804, 1_300_529_152),
+    "seresnet101": Network(resnet.seresnet101, _HU, 47_527_764, 2_514_911_232),
+    "seresnet152": Network(resnet.seresnet152, _HU, 65_045_780, 3_728_900_096),
+    "nasnet": Network(nasnet.nasnet, _ZOPH, 4_334_056, 657_224_832),
+    "wideresnet-40-10": Network(
+        wide_resnet.wideresnet_40_10, _ZAGORUYKO, 55_914_020, 8_074_541_568
+    ),
+    "stochasticdepth18": Network(resnet.stochasticdepth18, _HUANG_DEPTH, 11_224_932, 555_468_800),
+    "stochasticdepth34": Network(resnet.stochasticdepth34, _HUANG_DEPTH, 21_336_804, 1_159_448_576),
+    "stochasticdepth50": Network(resnet.stochasticdepth50, _HUANG_DEPTH, 23_705_316, 1_298_014_208),
+    "stochasticdepth101": Network(
+        resnet.stochasticdepth101, _HUANG_DEPTH, 42_697_444, 2_510_168_064
+    ),
 }
 """All networks, by the name that recipes use."""
 

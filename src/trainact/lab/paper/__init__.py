@@ -21,6 +21,7 @@ from trainact.lab.paper.tables import (
     read_figures,
     read_table,
 )
+from trainact.lab.paper.times import PrintedTime, read_times
 from trainact.lab.paper.values import METRICS, Key, PrintedValue
 
 __all__ = [
@@ -40,6 +41,9 @@ __all__ = [
     "list_tables",
     "read_figures",
     "read_table",
+    # times
+    "PrintedTime",
+    "read_times",
     # settings
     "PrintedSettings",
     "list_settings",

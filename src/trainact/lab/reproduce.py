@@ -1,0 +1,173 @@
+"""``docs/reproduce.md``: the paper's tables and figures, what makes them, and what that takes."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainact.lab.data.sources import COLLECTIONS, DETECTION
+from trainact.lab.estimates import Throughput, count_run, find_throughputs
+from trainact.lab.experiment import Experiment, find_experiment, list_experiments
+from trainact.lab.listing import CAUTION, add_up, tell_throughput
+from trainact.lab.outcomes import count_epochs
+from trainact.lab.paper import list_tables, read_figures, read_table, read_times
+from trainact.lab.studies import Study, find_studies
+from trainact.lab.tables import Grid, render_markdown
+
+__all__ = ["list_places", "write_command", "write_reproduction"]
+
+METHOD = {
+    "Figure 1": (
+        "How far an update of z is from its gradient: language, vision, TrAct",
+        "`trainact figure1`",
+    ),
+    "Figure 2": ("The method in code", "[method.md](method.md)"),
+    "Section 4.6": ("What TrAct costs", "`trainact bench`, see [cost.md](cost.md)"),
+}
+"""What no recipe makes."""
+NODES, GPUS, ARRAY = 2, 8, 20
+"""Of the commands that are shown: nodes, GPUs of a node, jobs of an array."""
+MINUTES = "minutes of a core"
+WEIGHTS = "{{pretraining}}-{epochs}ep-seed{{seed}}-*/weights.safetensors"
+"""Of the pre-training of the same arm and seed, below ``runs/RECIPE/runs``."""
+
+
+def write_reproduction(results: Path) -> dict[str, str]:
+    """Return what stands in each marked place of the page, by its name."""
+    experiments = [find_experiment(name) for name in list_experiments()]
+    printed = [experiment for experiment in experiments if experiment.paper]
+    own = [experiment for experiment in experiments if not experiment.paper]
+    cpu, gpu = find_throughputs(results)
+    studies = read_full_studies(results)
+    return {
+        "reproduce-places": render_markdown(make_place_grid(printed)),
+        "reproduce-throughput": f"{tell_throughput(gpu)} {CAUTION}",
+        "reproduce-cost": render_markdown(make_time_grid(printed, gpu, studies)),
+        "reproduce-commands": "\n\n".join(map(write_commands, printed)),
+        "reproduce-own": render_markdown(make_time_grid(own, cpu, studies)),
+        "reproduce-own-throughput": tell_throughput(cpu),
+    }
+
+
+def read_full_studies(results: Path) -> list[Study]:
+    """Return the experiments that were run for real and whose records are below a folder."""
+    if not any(results.rglob("record.json")):
+        return []
+    return [study for study in find_studies([results])[0] if study.kind == "full"]
+
+
+def list_places(paper: str) -> list[str]:
+    """Return the tables and figures that a recipe's field ``paper`` names.
+
+    >>> list_places("Tables 1, 6 and 7"), list_places("Figure 5 and Table 2")
+    (['Table 1', 'Table 6', 'Table 7'], ['Figure 5', 'Table 2'])
+    """
+    places, kind = [], ""
+    for word, number in re.findall(r"(Figure|Table)s?|(\d+)", paper):
+        kind = word or kind
+        if number:
+            places.append(f"{kind} {number}")
+    return places
+
+
+def make_place_grid(experiments: Sequence[Experiment]) -> Grid:
+    """Return every table and figure of the paper with what makes it."""
+    titles = {figure.number: figure.title for figure in read_figures()}
+    for table in map(read_table, list_tables()):
+        titles |= dict.fromkeys(re.findall(r"Table \d+", table.place), table.title)
+    rows = {place: (title, made) for place, (title, made) in METHOD.items()}
+    for place, title in titles.items():
+        recipes = [e.name for e in experiments if place in list_places(e.paper)]
+        rows[place] = title, ", ".join(f"[{name}](#{name})" for name in recipes)
+    ordered = sorted(rows, key=lambda place: (place.split()[0], float(place.split()[1])))
+    body = tuple((place, *rows[place]) for place in ordered)
+    return Grid("Tables and figures", ("in the paper", "what it shows", "made by"), body, words=3)
+
+
+def make_time_grid(
+    experiments: Sequence[Experiment], throughput: Throughput, studies: Sequence[Study]
+) -> Grid:
+    """Return the time of each recipe's runs and what was run; of a GPU also what the paper says."""
+    rows = []
+    for experiment in experiments:
+        works = [count_run(run) for run in experiment.plan()]
+        longest = max((work for work in works if work), default=None)
+        rows.append(
+            (
+                f"`{experiment.name}`",
+                str(len(works)),
+                _show_time(throughput, experiment, longest),
+                _show_time(throughput, experiment, add_up(works)),
+                *([_tell_printed(experiment.name)] if throughput.device == "cuda" else []),
+                _tell_measured(experiment, studies),
+            )
+        )
+    unit, printed = ("GPU hours", ["the paper's"]) if throughput.device == "cuda" else (MINUTES, [])
+    head = ("recipe", "runs", f"longest run, {unit}", f"all runs, {unit}", *printed)
+    return Grid("What it takes", (*head, "measured so far"), tuple(rows))
+
+
+def write_commands(experiment: Experiment) -> str:
+    """Return the section of one recipe: a heading, its title, and the commands."""
+    command = write_command(experiment)
+    lines = ["# one GPU", f"trainact {command}"]
+    if experiment.recipe.data.storage == "stream":
+        lines += [
+            f"# {NODES} nodes of {GPUS} GPUs: on each node, HOST being the first",
+            f"torchrun --nnodes {NODES} --nproc-per-node {GPUS} \\",
+            "    --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m trainact.lab \\",
+            f"    {command}",
+            "# the same by SLURM",
+            f"sbatch --nodes {NODES} --gpus-per-node {GPUS} docs/slurm/nodes.sh \\",
+            f"    {command}",
+        ]
+    count = min(len(experiment.plan()), ARRAY)
+    lines += [
+        "# several nodes by SLURM, each run on one GPU",
+        f"sbatch --array 1-{count} docs/slurm/array.sh {command}",
+    ]
+    code = "\n".join(f"    {line}" for text in lines for line in text.splitlines())
+    return f"### {experiment.name}\n\n{experiment.title}: {experiment.paper}.\n\n{code}"
+
+
+def write_command(experiment: Experiment) -> str:
+    """Return the words after ``trainact``, on as many lines as they need."""
+    name, data = experiment.name, experiment.recipe.data
+    words = [f"run {name}"]
+    if data.name in (*COLLECTIONS, DETECTION):
+        words[0] += f" --data path/to/{shlex.quote(data.name)}"
+    if any("model.pretraining" in arm.changes for arm in experiment.arms):
+        source = "deit3-vit-b" if "vit-b" in name else "deit3-vit-s"
+        choose = max if name.startswith("transfer") else min
+        weights = WEIGHTS.format(epochs=choose(find_experiment(source).budgets))
+        words.append(f"--model.weights 'runs/{source}/runs/{weights}'")
+    if data.name == DETECTION:
+        words.append("--model.arguments.weights path/to/vgg16.safetensors")
+    return " \\\n    ".join(words)
+
+
+def _show_time(throughput: Throughput, experiment: Experiment, work: float | None) -> str:
+    seconds = throughput.time(experiment.recipe, work)
+    if seconds is None:
+        return "-"
+    time = seconds / (3600 if throughput.device == "cuda" else 60)
+    return f"{time:,.0f}" if time >= 10 else f"{time:.2g}"
+
+
+def _tell_printed(recipe: str) -> str:
+    told = [
+        f"{time.gpu_hours:,.{0 if time.gpu_hours >= 10 else 1}f} for {count_epochs(time.budget)} "
+        f"({time.gpus} {time.gpu})"
+        for time in read_times()
+        if (time.recipe, time.arm) == (recipe, "plain")
+    ]
+    return "; ".join(told) or "-"
+
+
+def _tell_measured(experiment: Experiment, studies: Sequence[Study]) -> str:
+    records = [r for study in studies if study.name == experiment.name for r in study.records]
+    if not records:
+        return "nothing"
+    made = [record["environment"] for record in records]
+    hardware = sorted({e["accelerator"] or f"{e['processor']}, one core" for e in made})
+    return f"{len(records)} of {len(experiment.plan())} runs on {', '.join(hardware)}"
