@@ -12,7 +12,7 @@ pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 from trainact.errors import TrActValueError
 from trainact.lab import pages
 from trainact.lab.evidence import (
-    FAMILY,
+    FAMILIES,
     draw_evidence,
     list_stale_pictures,
     read_evidence,
@@ -20,7 +20,7 @@ from trainact.lab.evidence import (
 )
 from trainact.lab.experiment import find_experiment, find_experiments
 
-NAMES = [experiment.name for experiment in find_experiments(FAMILY)]
+NAMES = [experiment.name for family in FAMILIES for experiment in find_experiments(family)]
 FIRST = f"evidence-{NAMES[0]}"
 
 

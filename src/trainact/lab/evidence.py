@@ -1,7 +1,8 @@
 """The project's own experiments, from the records that are committed under ``results/``.
 
-``docs/evidence.md`` has a marked place for each of the recipes ``cifar10-cpu-*``. What stands there
-is made from records alone, and says so where there is none yet.
+``docs/evidence.md`` has a marked place for each of the recipes ``cifar10-cpu-*`` and
+``imagenette-cpu-*``. What stands there is made from records alone, and says so where there is none
+yet.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from trainact.lab.study_chapters import StudyPage, write_study
 from trainact.lab.tables import escape_markdown, render_markdown
 
 __all__ = [
-    "FAMILY",
+    "FAMILIES",
     "Evidence",
     "draw_evidence",
     "list_stale_pictures",
@@ -29,7 +30,7 @@ __all__ = [
     "write_evidence",
 ]
 
-FAMILY = "cifar10-cpu"
+FAMILIES = ("cifar10-cpu", "imagenette-cpu")
 NO_RECORD = "No record yet."
 CHAPTERS = (
     "Verdict",
@@ -47,13 +48,15 @@ Evidence = dict[str, StudyPage | None]
 
 
 def read_evidence(results: Path) -> Evidence:
-    """Return what the committed records say of each recipe of the family.
+    """Return what the committed records say of each recipe of the families.
 
     Raises:
         TrActValueError: a record is damaged, or records of one recipe do not belong together.
     """
-    evidence: Evidence = {experiment.name: None for experiment in find_experiments(FAMILY)}
-    folders = [folder for folder in results.rglob(f"{FAMILY}-*") if folder.is_dir()]
+    evidence: Evidence = {
+        experiment.name: None for family in FAMILIES for experiment in find_experiments(family)
+    }
+    folders = [folder for name in evidence for folder in results.rglob(name) if folder.is_dir()]
     if not any(any(folder.rglob("record.json")) for folder in folders):
         return evidence
     studies, damages = find_studies(folders)
