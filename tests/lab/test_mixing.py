@@ -12,9 +12,10 @@ from lab_helpers import make_quick
 from trainact.lab.batches import Batches, Place, Standard
 from trainact.lab.data.images import ImageData
 from trainact.lab.data.storage import store_images
+from trainact.lab.loss import sum_losses
 from trainact.lab.machine import start_machine
 from trainact.lab.mixing import Mixture, draw_mixture, mix_images, mix_labels, share_pairs
-from trainact.lab.recipe import DataFields
+from trainact.lab.recipe import DataFields, OptimizerFields
 from trainact.lab.session import Session
 from trainact.lab.vision import import_torchvision
 
@@ -145,17 +146,17 @@ def make_session(tmp_path, **changes):
     return Session(recipe, data, start_machine(recipe.run, tmp_path))
 
 
-def test_the_binary_loss_is_of_all_classes_that_are_present(tmp_path):
+def test_the_binary_loss_is_of_all_classes_that_are_present():
     """Targets are 1 wherever a share is more than 0, and the loss is the mean over classes."""
-    session = make_session(tmp_path, optimizer__loss="binary")
+    binary = OptimizerFields(loss="binary")
     logits = torch.randn(2, 3)
     shares = torch.tensor([[0.9, 0.1, 0.0], [0.0, 0.0, 1.0]])
     targets = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     chances = torch.sigmoid(logits)
     by_hand = -(targets * chances.log() + (1 - targets) * (1 - chances).log()).mean(1).sum()
-    torch.testing.assert_close(session._measure_loss(logits, shares), by_hand)
-    single = session._measure_loss(logits[1:], torch.tensor([2]))
-    torch.testing.assert_close(single, session._measure_loss(logits[1:], shares[1:]))
+    torch.testing.assert_close(sum_losses(logits, shares, binary), by_hand)
+    single = sum_losses(logits[1:], torch.tensor([2]), binary)
+    torch.testing.assert_close(single, sum_losses(logits[1:], shares[1:], binary))
 
 
 def test_a_batch_that_cannot_be_shared_in_pairs_is_refused(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from trainact.errors import TrActError, TrActTypeError, TrActValueError
 from trainact.lab.arms import parse_arms
-from trainact.lab.experiment import Experiment, find_experiment, list_experiments, shrink
+from trainact.lab.experiment import Experiment, find_experiment, list_experiments
 from trainact.lab.naming import parse_numbers, parse_whole_numbers
 from trainact.lab.optimizers import rate_at
 from trainact.lab.recipe import (
@@ -22,6 +22,7 @@ from trainact.lab.recipe import (
 )
 from trainact.lab.recipe_file import read_recipe, write_recipe
 from trainact.lab.settings import gather_settings, parse_settings
+from trainact.lab.smoke import shrink
 
 
 @pytest.mark.parametrize(

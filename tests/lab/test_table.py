@@ -10,7 +10,7 @@ from lab_helpers import start
 from trainact.errors import TrActValueError
 from trainact.lab import cli
 from trainact.lab.answers import answer
-from trainact.lab.experiment import Experiment, find_experiment, shrink
+from trainact.lab.experiment import Experiment, find_experiment
 from trainact.lab.failures import clear_failure, read_failure, write_failure
 from trainact.lab.naming import name_network
 from trainact.lab.networks import NETWORKS
@@ -18,6 +18,7 @@ from trainact.lab.optimizers import rate_at
 from trainact.lab.plan import PlannedRun, Shard, parse_shard, place_runs
 from trainact.lab.recipe import Recipe, identify
 from trainact.lab.record import find_records
+from trainact.lab.smoke import shrink
 
 OTHERS = {"resnet18-tract", "vit-cifar", "resnet18-imagenet", "deit3-small", "deit3-base"}
 TWO = """

@@ -6,17 +6,13 @@ never share a folder, and only a member's runs are compared with each other.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from trainact.errors import TrActValueError
 from trainact.lab.arms import Arm, parse_arms
-from trainact.lab.data.sources import PLACED
 from trainact.lab.fields import build_table, name_nearest
 from trainact.lab.naming import name_network, parse_whole_numbers
 from trainact.lab.recipe import Recipe, change_recipe, make_recipe
@@ -29,11 +25,7 @@ __all__ = [
     "list_experiments",
     "make_experiment",
     "read_tables",
-    "shrink",
 ]
-
-LARGE = 64
-"""Pixels of a side beyond which a smoke run takes smaller images."""
 
 
 @dataclass(frozen=True)
@@ -211,47 +203,3 @@ def find_experiments(reference: str) -> list[Experiment]:
         return [find_experiment(reference)]
     family = [name for name in list_experiments() if name.startswith(f"{reference}-")]
     return [find_experiment(name) for name in family] or [find_experiment(reference)]
-
-
-def shrink(experiment: Experiment, changes: Sequence[tuple[str, Any]] = ()) -> Experiment:
-    """Return the experiment as a smoke run: every arm, one seed, one epoch of a few batches.
-
-    Its runs are marked as smoke, live in another folder and never meet full ones. Large images are
-    smaller and fewer; images that are not at hand are those of ``photos``; without a GPU all is in
-    float32. Where the network varies, there are two steps of four images for each: many networks,
-    and some of them are large.
-    """
-    data, run = experiment.recipe.data, experiment.recipe.run
-    small: dict[str, Any] = {
-        "run.smoke": True,
-        "data.train_images": 160,
-        "data.test_images": 80,
-        "data.batch_size": min(data.batch_size, 32),
-        "data.held_out": min(data.held_out, 80),
-        "schedule.warmup_epochs": min(experiment.recipe.schedule.warmup_epochs, 0.5),
-        "schedule.milestones": [],
-        "schedule.per": "step",  # or a warm-up of whole epochs would never end
-    }
-    if data.image_size > LARGE:
-        small |= {
-            "data.train_images": 32,
-            "data.test_images": 16,
-            "data.batch_size": 8,
-            "data.image_size": data.image_size * 2 // 7 // 16 * 16,  # 64 of 224, 48 of 192
-        }
-    if data.classes:
-        small["data.classes"] = 0
-    if data.workers:
-        small["data.workers"] = 0
-    if run.precision == "fp16" and not torch.cuda.is_available():
-        small["run.precision"] = "no"
-    if experiment.networks:
-        small |= {"data.train_images": 8, "data.test_images": 8, "data.batch_size": 4}
-        small |= {"run.keep_weights": False}  # gigabytes, of no use
-    if data.name in PLACED and not data.folder:
-        small["data.name"] = "photos"
-    recipe = change_recipe(experiment.recipe, {**small, **experiment.smoke, **dict(changes)})
-    first = experiment.changes.get(experiment.budgets[0], {})
-    return dataclasses.replace(
-        experiment, recipe=recipe, budgets=(1,), seeds=experiment.seeds[:1], changes={1: first}
-    )

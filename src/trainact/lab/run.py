@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainact.errors import TrActValueError
-from trainact.lab.experiment import Experiment, find_experiments, shrink
+from trainact.lab.experiment import Experiment, find_experiments
 from trainact.lab.failures import read_failure
 from trainact.lab.fields import name_nearest
 from trainact.lab.naming import name_network, parse_whole_numbers
@@ -16,6 +16,7 @@ from trainact.lab.progress import Silence, choose_display
 from trainact.lab.recipe import change_recipe
 from trainact.lab.runner import Outcome, run_all
 from trainact.lab.settings import find_data_field, is_first_rank, parse_settings
+from trainact.lab.smoke import shrink
 
 __all__ = ["add_arguments", "run"]
 

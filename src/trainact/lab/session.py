@@ -1,32 +1,30 @@
 """What a run is made of in memory: network, optimizers, batches, and how far it has come."""
 
 import contextlib
-import hashlib
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from trainact import accumulate, apply_tract, find_first_layers
+from trainact import accumulate
 from trainact.errors import TrActValueError
 from trainact.lab.batches import Batches, EvaluationBatches, measure_standard
-from trainact.lab.builders import build_for_training
-from trainact.lab.data.images import DataError, ImageData, ImageTensor
+from trainact.lab.data.images import DataError
 from trainact.lab.evaluate import evaluate
+from trainact.lab.initial import build_model, hash_weights, load_initial_weights
+from trainact.lab.loss import sum_losses
 from trainact.lab.machine import expect_skipped_parameters, find_place
 from trainact.lab.metric import ACCURACY, Metric
 from trainact.lab.optimizers import find_first_parameters, make_optimizers, rate_at, set_rate
-from trainact.lab.pretrained import LoadedWeights, find_weights, load_weights
 from trainact.lab.randomness import capture_states, restore_states, seed_everything
-from trainact.lab.recipe import Recipe, TractFields
+from trainact.lab.recipe import Recipe
 
-__all__ = ["TOTALS", "Session", "build_model", "put_tract"]
+__all__ = ["TOTALS", "Session"]
 
 TOTALS = ("loss", "correct", "seen", "first_layer_grad_norm", "grad_norm")
 """What is summed over the steps of an epoch: over images the first three, over steps the others."""
@@ -54,8 +52,8 @@ class Session:
         seed = recipe.run.seed
         seed_everything(seed, "weights")
         self.network, self.first_layers = self.build(recipe, data)
-        self.weights = _load_weights(recipe, self.network)
-        self.initial_weights = _hash_weights(self.network)
+        self.weights = load_initial_weights(recipe, self.network)
+        self.initial_weights = hash_weights(self.network)
         if recipe.run.channels_last:
             self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network.to(accelerator.device)
@@ -144,19 +142,7 @@ class Session:
         logits = self.model(self._lay_out(part.images)).float()
         main = part.labels if part.labels.ndim == 1 else part.labels.argmax(1)
         correct = (logits.detach().argmax(1) == main).sum()
-        return self._measure_loss(logits, part.labels), correct
-
-    def _measure_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the sum over images; ``labels`` are numbers [N] or shares [N, classes]."""
-        if self.recipe.optimizer.loss == "binary":
-            if labels.ndim == 1:
-                labels = F.one_hot(labels, logits.shape[1])
-            present = (labels > 0).float()
-            return (
-                F.binary_cross_entropy_with_logits(logits, present, reduction="none").mean(1).sum()
-            )
-        smoothing = self.recipe.optimizer.label_smoothing
-        return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+        return sum_losses(logits, part.labels, self.recipe.optimizer), correct
 
     def evaluate(self) -> dict[str, float]:
         """Return what the test images say about the network, and about the average if there is."""
@@ -245,47 +231,3 @@ class Session:
         if len(state["randomness"]) == self.place.ranks:
             restore_states(state["randomness"][self.place.rank])
         self.sessions += 1
-
-
-def build_model(recipe: Recipe, data: ImageData) -> tuple[nn.Module, list[str]]:
-    """Return the network and the names of its first layers, TrAct in them if the recipe says so."""
-    channels, size = 3, recipe.data.image_size
-    if isinstance(data.train, ImageTensor):
-        channels, size = data.train.images.shape[1], data.train.images.shape[2]
-    network = build_for_training(recipe.model, len(data.classes), channels, size)
-    example = torch.zeros(2, channels, size, size)
-    names = list(recipe.tract.layers) or find_first_layers(network, example)
-    put_tract(network, names, recipe.tract)
-    return network, names
-
-
-def put_tract(network: nn.Module, names: list[str], fields: TractFields) -> None:
-    """Put TrAct into the named layers, where the recipe has it on."""
-    if fields.enabled:
-        apply_tract(
-            network,
-            fields.lam,
-            layers=names,
-            moment_dtype=torch.float64 if fields.moment == "float64" else None,
-            sync=fields.sync,
-        )
-
-
-def _load_weights(recipe: Recipe, network: nn.Module) -> LoadedWeights | None:
-    """Give the network the recipe's initial weights; a smoke run does without where none is given.
-
-    Returns:
-        What was read, or None where the recipe starts from random weights.
-    """
-    fields = recipe.model
-    if not fields.weights and (not fields.pretraining or recipe.run.smoke):
-        return None
-    return load_weights(network, find_weights(fields, recipe.run.seed), fields.weights_strict)
-
-
-def _hash_weights(network: nn.Module) -> str:
-    digest = hashlib.sha256()
-    for name, value in network.state_dict().items():
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()

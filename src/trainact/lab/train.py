@@ -3,26 +3,21 @@
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
-from torch import nn
 
 from trainact.errors import TrActError
 from trainact.lab.checkpoint import load_checkpoint, remove_checkpoints, save_checkpoint
 from trainact.lab.data import load_data
-from trainact.lab.environment import describe_environment
+from trainact.lab.ending import make_record, save_weights
 from trainact.lab.events import Event, Report
-from trainact.lab.files import write_atomically
 from trainact.lab.machine import start_machine, start_tracker, sum_over_ranks
-from trainact.lab.metric import ACCURACY, read_percent
+from trainact.lab.metric import read_percent
 from trainact.lab.recipe import Recipe, recipe_to_dict
-from trainact.lab.record import FORMAT, RunFolder
+from trainact.lab.record import RunFolder
 from trainact.lab.session import TOTALS
 from trainact.lab.tasks import find_session
 
@@ -110,12 +105,12 @@ class _Run:
             failure = str(error)
         for tracker in self.accelerator.trackers:
             tracker.finish()
-        record = self._make_record(failure)
+        record = make_record(session, failure)
         if main:
             if failure is None and self.recipe.run.keep_weights:
-                _save_weights(session.network, self.folder.weights_path)
+                save_weights(session.network, self.folder.weights_path)
                 if session.average is not None:
-                    _save_weights(session.average.module, self.folder.path / "ema.safetensors")
+                    save_weights(session.average.module, self.folder.path / "ema.safetensors")
             self.folder.write_record(record)
             remove_checkpoints(self.folder.path)
         self.accelerator.wait_for_everyone()
@@ -210,55 +205,6 @@ class _Run:
             if self.accelerator.is_main_process:
                 save_checkpoint(self.folder.path, done, state)
             self.saved_at = time.monotonic()
-
-    def _make_record(self, failure: str | None) -> dict[str, Any]:
-        session, recipe, data = self.session, self.recipe, self.data
-        metric = {} if session.metric == ACCURACY else {"metric": session.metric._asdict()}
-        return {
-            "format": FORMAT,
-            "status": "complete" if failure is None else "diverged",
-            "kind": "smoke" if recipe.run.smoke else "full",
-            "arm": recipe.run.arm or ("tract" if recipe.tract.enabled else "plain"),
-            "budget": recipe.schedule.epochs,
-            "seed": recipe.run.seed,
-            "recipe": recipe_to_dict(recipe),
-            "recipe_id": self.folder.identity,
-            "environment": {
-                **describe_environment(str(self.accelerator.device)),
-                "ranks": self.accelerator.num_processes,
-            },
-            "data": {
-                "name": data.name,
-                "fingerprint": data.fingerprint,
-                "train_images": len(data.train),
-                "test_images": len(data.test),
-                "classes": len(data.classes),
-                "mean": list(session.standard.mean),
-                "std": list(session.standard.std),
-            },
-            "model": {
-                "name": recipe.model.name,
-                "parameters": sum(p.numel() for p in session.network.parameters()),
-                "first_layers": session.first_layers,
-                "initial_weights": session.initial_weights,
-                "weights": None if session.weights is None else asdict(session.weights),
-            },
-            "order": session.order,
-            **metric,
-            "epochs": session.history,
-            "failure": failure,
-            "seconds": sum(e["train_seconds"] + e["test_seconds"] for e in session.history),
-            "sessions": session.sessions,
-        }
-
-
-def _save_weights(network: nn.Module, path: Path) -> None:
-    tensors = {
-        name: value.detach().cpu().contiguous().clone()
-        for name, value in network.state_dict().items()
-        if isinstance(value, torch.Tensor)
-    }
-    write_atomically(path, safetensors.torch.save(tensors))
 
 
 def _ignore(event: Event) -> None:
