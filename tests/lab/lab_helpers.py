@@ -6,7 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from trainact.lab.data import load_data
+from trainact.lab.loss import sum_losses
+from trainact.lab.machine import start_machine
 from trainact.lab.recipe import Recipe, change_recipe
+from trainact.lab.session import Session
 
 HERE = Path(__file__).parent
 QUICK: dict[str, Any] = {
@@ -48,3 +54,23 @@ def without_times(record: dict[str, Any]) -> dict[str, Any]:
     ]
     changing = ("seconds", "sessions", "seal", "environment", "recipe")
     return {k: v for k, v in record.items() if k not in changing} | {"epochs": epochs}
+
+
+def measure_fixed_batch(recipe: Recipe, folder: Path, epochs: int) -> tuple[float, float]:
+    """Return the loss on two fixed batches before and after some epochs."""
+    session = Session(recipe, load_data(recipe.data), start_machine(recipe.run, folder))
+    shares = [share for share, _ in session.batches.read(0, 0)][:2]
+    images, labels = (torch.cat(parts) for parts in zip(*(s[:2] for s in shares), strict=True))
+
+    def measure() -> float:
+        with torch.no_grad():
+            session.network.train()
+            logits = session.network(images)
+            return float(sum_losses(logits, labels, recipe.optimizer)) / len(labels)
+
+    before = measure()
+    for epoch in range(epochs):
+        for share, count in session.batches.read(epoch % 2, 0):
+            session.take_step(share, count)
+        session.epoch, session.step = epoch + 1, 0
+    return before, measure()

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from comparison_records import make_study
 
+from trainact.lab.experiment import find_experiment
+from trainact.lab.recipe import recipe_to_dict
 from trainact.lab.record import seal
 
 PAPER_ARMS = ("plain", "tract-0.05", "tract-0.1", "tract-0.2")
@@ -18,6 +20,19 @@ def write_record(experiment: Path, record: dict) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "record.json").write_text(json.dumps({**record, "seal": seal(record)}))
     return folder
+
+
+def make_faithful(name: str, record: dict) -> dict:
+    """Return the record as one of the run of its recipe that has its arm and budget."""
+    key = record["model"]["name"], record["arm"], record["budget"]
+    several = len(find_experiment(name).split()) > 1
+    run = next(
+        run
+        for run in find_experiment(name).plan()
+        if (run.model.name if several else key[0], run.run.arm, run.schedule.epochs) == key
+    )
+    model = record["model"] | {"name": run.model.name}
+    return record | {"recipe": recipe_to_dict(run), "model": model}
 
 
 def write_study(experiment: Path, **options) -> list[dict]:

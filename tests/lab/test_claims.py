@@ -30,6 +30,7 @@ SHOWN_IN_FIGURES = [
     "dual-patch-norm-like-patch-norm",
     "value-range-robust",
     "value-range-raw-above-unit",
+    "value-range-raw-any-lam",
     "sgd-for-first-layer",
 ]
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from comparison_records import diverge, make_record, make_study
-from result_folders import write_record, write_study, write_tuning
+from result_folders import make_faithful, write_record, write_study, write_tuning
 from test_page import Page
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
@@ -16,6 +16,7 @@ from trainact.lab import cli
 from trainact.lab.answers import answer
 from trainact.lab.failures import write_failure
 from trainact.lab.report import read_report
+from trainact.lab.report_page import render_markdown_report
 from trainact.lab.studies import find_studies
 from trainact.lab.study_chapters import write_study as tell_study
 from trainact.lab.wording import SMOKE
@@ -120,7 +121,7 @@ def test_printed_values_stand_beside_measured_ones(tmp_path):
     for arm, accuracy in (("plain", 72.0), ("tract-0.1", 72.5)):
         for seed in (0, 1):
             record = make_record(arm, 200, seed, accuracy + seed, model__name="lab:vgg16")
-            write_record(tmp_path / TABLE, record)
+            write_record(tmp_path / TABLE, make_faithful(TABLE, record))
     (page,) = read_report([tmp_path]).pages
     (chapter,) = [c for c in page.chapters if c.title == "Beside the paper"]
     rows = {(row[0], row[2]): row[3:] for row in chapter.grids[0].rows}
@@ -142,13 +143,54 @@ def test_a_figure_without_numbers_is_named(results):
 def test_claims_are_judged_where_records_allow_it(tmp_path):
     for budget, plain, tract in ((200, 60.0, 66.0), (400, 65.0, 70.0)):
         for arm, accuracy in (("plain", plain), ("tract-0.1", tract)):
-            write_record(tmp_path / VIT, make_record(arm, budget, 0, accuracy))
+            record = make_faithful(VIT, make_record(arm, budget, 0, accuracy))
+            write_record(tmp_path / VIT, record)
     assert cli.main(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     markdown = (tmp_path / "out" / "report.md").read_text()
     claim = "TrAct after 200 epochs is like plain after 400"
     (row,) = [line for line in markdown.splitlines() if claim in line]
     assert "borne out" in row
     assert "claims take runs that are not here" in markdown
+
+
+def test_runs_that_are_not_the_recipes_are_not_held_against_the_paper(tmp_path):
+    for budget, plain, tract in ((200, 60.0, 66.0), (400, 65.0, 70.0)):
+        for arm, accuracy in (("plain", plain), ("tract-0.1", tract)):
+            record = make_faithful(VIT, make_record(arm, budget, 0, accuracy))
+            record["recipe"]["data"]["train_images"] = 500
+            record["recipe"]["run"]["precision"] = "bf16"  # is its user's choice
+            write_record(tmp_path / VIT, record)
+    report = read_report([tmp_path])
+    (chapter,) = [c for c in report.pages[0].chapters if c.title == "Beside the paper"]
+    assert chapter.sentences[1] == (
+        f"4 of 4 runs are not those of the recipe {VIT} and are left out of what is held against "
+        "the paper. They have data.train_images 500 (the recipe: 0)."
+    )
+    assert "No run here is of an experiment of the paper." in render_markdown_report(report)
+
+
+def test_arms_that_differ_in_more_than_tract_are_refused(tmp_path):
+    for arm in ARMS:
+        record = make_record(arm, 2, 0, 60)
+        record["recipe"]["optimizer"]["lr"] = 0.08 if arm == "plain" else 0.01
+        write_record(tmp_path / OWN, record)
+    (page,) = read_report([tmp_path]).pages
+    assert "do not share a recipe at 2 epochs" in page.problem
+    assert "optimizer.lr 0.01 (plain: 0.08)" in page.problem
+
+
+def test_an_arm_may_be_compared_with_another_than_plain(tmp_path):
+    name, arm = "cifar10-resnet18-adam-sgd", "sgd-first tract-0.1"
+    for seed in (0, 1):
+        for one, accuracy in (("plain", 80), ("tract-0.1", 82), (arm, 83 + seed)):
+            write_record(
+                tmp_path / name, make_faithful(name, make_record(one, 100, seed, accuracy))
+            )
+    (page,) = read_report([tmp_path]).pages
+    (chapter,) = [c for c in page.chapters if c.title == "Accuracy at the end"]
+    (row,) = chapter.grids[1].rows
+    assert row[:3] == (arm, "TrAct λ=0.1", "100")
+    assert row[3].startswith("+1.50 [")
 
 
 def test_networks_of_one_folder_are_told_one_by_one(tmp_path):
@@ -172,16 +214,18 @@ def test_networks_in_folders_of_their_own_belong_to_one_recipe(tmp_path):
     assert [c.pictures for c in pages[1].chapters if c.pictures] == [("accuracy",)]
 
 
-def test_an_arm_with_another_network_has_no_pair_and_is_told(tmp_path):
+def test_an_arm_with_another_network_begins_with_other_weights(tmp_path):
+    name = "cifar10-vit-norms"
     for arm in (*ARMS, "dual-patch-norm"):
-        record = make_record(arm, 2, 0, 60)
+        record = make_faithful(name, make_record(arm, 100, 0, 60))
         if arm == "dual-patch-norm":
             record["model"]["initial_weights"] = "of more layers"
-        write_record(tmp_path / "cifar10-vit-norms", record)
+        write_record(tmp_path / name, record)
     studies, _ = find_studies([tmp_path])
     page = tell_study(studies[0])
-    assert [d.arm for d in page.answers.differences] == ["tract-0.1"]
-    assert any("they differ in initial weights" in told for told in page.answers.missing)
+    assert [d.arm for d in page.answers.differences] == ["tract-0.1", "dual-patch-norm"]
+    studies[0].records[-1]["model"]["initial_weights"] = "others"
+    assert "they differ in initial weights" in tell_study(studies[0]).problem
 
 
 def test_damaged_records_are_named_and_left_out(results, tmp_path, capsys):

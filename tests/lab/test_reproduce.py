@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from comparison_records import make_record
-from result_folders import write_record
+from result_folders import make_faithful, write_record
 
 pytest.importorskip("rich", reason="the lab's tables need rich")
 
@@ -31,7 +31,7 @@ from trainact.lab.reproduce import (
 PAPER = [name for name in list_experiments() if find_experiment(name).paper]
 GPU = find_throughputs(Path("nowhere"))[1]
 SCRIPTS = pages.ROOT / "docs" / "slurm"
-SRUN = '#!/bin/bash\nexec "$@"\n'
+SRUN = '#!/bin/bash\n[ "$1" = --cpus-per-task ] && shift 2\nexec "$@"\n'
 SCONTROL = "#!/bin/bash\necho localhost\necho another\n"
 
 
@@ -54,7 +54,7 @@ def test_every_table_and_figure_of_the_paper_has_what_makes_it():
 def test_every_recipe_of_the_paper_is_on_the_page(name, page):
     experiment = find_experiment(name)
     assert list_places(experiment.paper)
-    assert f"\n{write_commands(experiment)}\n" in page
+    assert f"\n{write_commands(experiment, GPU)}\n" in page
     assert f"| `{name}` | {len(experiment.plan())} |" in page
 
 
@@ -77,20 +77,23 @@ def test_data_and_weights_are_asked_for_where_a_recipe_needs_them():
 
 
 def test_large_images_are_for_torchrun_and_small_ones_for_an_array():
-    large, small = (
-        write_commands(find_experiment(n)) for n in ("imagenet-resnet50", "cifar10-vit")
-    )
+    names = "imagenet-resnet18", "cifar10-vit", "deit3-vit-b"
+    large, small, huge = (write_commands(find_experiment(name), GPU) for name in names)
     assert "torchrun --nnodes 2" in large
     assert "docs/slurm/nodes.sh" in large
     assert "torchrun" not in small
     assert "sbatch --array 1-20 docs/slurm/array.sh run cifar10-vit" in small
-    assert "sbatch --array 1-12 docs/slurm/array.sh run imagenet-resnet50" in large
+    assert "sbatch --array 1-12 docs/slurm/array.sh run imagenet-resnet18" in large
+    assert "array" not in huge  # no run of it ends within a job
+    assert huge.count("run.accumulation=8") == 1
 
 
 def test_what_was_run_is_counted_with_its_hardware(tmp_path):
     assert read_full_studies(tmp_path) == []
     for seed in (0, 1):
-        write_record(tmp_path / "cifar10-vit", make_record("plain", 100, seed, 80))
+        record = make_faithful("cifar10-vit", make_record("plain", 100, seed, 80))
+        write_record(tmp_path / "cifar10-vit", record)
+    write_record(tmp_path / "cifar10-vit", make_record("plain", 200, 0, 80))  # of another recipe
     write_record(tmp_path / "cifar10-vit", make_record("plain", 1, 0, 30, kind="smoke"))
     studies = read_full_studies(tmp_path)
     experiments = [find_experiment(name) for name in ("cifar10-vit", "cifar10-vit-lambda")]
@@ -161,6 +164,7 @@ def test_a_job_of_several_ranks_does_a_run_together(tmp_path):
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_NODELIST": "localhost",
         "SLURM_NNODES": "1",
+        "SLURM_CPUS_PER_TASK": "2",
         "SLURM_GPUS_ON_NODE": "2",
         "PORT": str(port),
     }

@@ -5,17 +5,14 @@ import shutil
 import pytest
 import torch
 from data_cases import write_folder
-from lab_helpers import make_quick, without_times
+from lab_helpers import make_quick, measure_fixed_batch, without_times
 
 from trainact.errors import TrActValueError
 from trainact.lab.cli import main
 from trainact.lab.data import DataError, load_data
 from trainact.lab.experiment import find_experiment, list_experiments
-from trainact.lab.loss import sum_losses
-from trainact.lab.machine import start_machine
 from trainact.lab.recipe import DataFields, change_recipe
 from trainact.lab.record import find_records
-from trainact.lab.session import Session
 from trainact.lab.smoke import shrink
 from trainact.lab.stream import StreamDataset
 from trainact.lab.train import train
@@ -41,22 +38,8 @@ def test_the_loss_on_a_fixed_batch_falls(samples, tmp_path, name):
     recipe = change_recipe(recipe, {"data.name": str(samples / folder), "data.image_size": 32,
                                     "schedule.warmup_epochs": 0, "schedule.epochs": 3,
                                     "run.device": "cpu", "run.ema": 0, **changes})  # fmt: skip
-    session = Session(recipe, load_data(recipe.data), start_machine(recipe.run, tmp_path))
-    fixed = torch.cat([s.images for s, _ in session.batches.read(0, 0)][:2])
-    labels = torch.cat([s.labels for s, _ in session.batches.read(0, 0)][:2])
-
-    def measure():
-        with torch.no_grad():
-            session.network.train()
-            logits = session.network(fixed)
-            return float(sum_losses(logits, labels, recipe.optimizer)) / len(labels)
-
-    before = measure()
-    for epoch in range(3):
-        for share, count in session.batches.read(epoch % 2, 0):
-            session.take_step(share, count)
-        session.epoch, session.step = epoch + 1, 0
-    assert measure() < before
+    before, after = measure_fixed_batch(recipe, tmp_path, epochs=3)
+    assert after < before
 
 
 def _is_large(name):
@@ -66,7 +49,7 @@ def _is_large(name):
 
 def test_every_large_recipe_is_shrunk_to_small_pictures():
     large = [name for name in list_experiments() if _is_large(name)]
-    assert len(large) == 19
+    assert len(large) == 21
     for name in large:
         small = shrink(find_experiment(name)).recipe
         assert small.data.name == "photos"

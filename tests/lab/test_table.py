@@ -141,7 +141,8 @@ def test_the_command_lists_networks_parts_and_what_is_wrong(capsys, tmp_path):
     assert len(capsys.readouterr().out.splitlines()) == 135
     assert cli.main([*base, "--networks", "vgg11,resnet18", "--epochs", "133"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 10
-    assert cli.main([*base, "--epochs", "7", "--seeds", "0", "--networks", "vgg11"]) == 0
+    seven = ["--epochs", "7", "--seeds", "0", "schedule.milestones=[3]"]
+    assert cli.main([*base, *seven, "--networks", "vgg11"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2  # another budget has all arms
     for wrong, message in (
         (["--networks", "vgg12"], "unknown network of cifar100-table 'vgg12'; did you mean"),

@@ -4,11 +4,11 @@ All answers compare an arm with plain training over the seeds that both have, at
 epochs of a run with its own full schedule. ``answer`` makes them from records of finished runs.
 """
 
+import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainact.errors import TrActValueError
 from trainact.lab.outcomes import (
     BASELINE,
     Outcome,
@@ -55,6 +55,7 @@ class Answers:
     outcomes: tuple[Outcome, ...]
     summaries: tuple[Summary, ...]
     differences: tuple[Difference, ...]
+    others: tuple[Difference, ...]  # to other arms than plain
     speed_ups: tuple[SpeedUp, ...]
     crossings: tuple[Crossing, ...]
     costs: tuple[Cost, ...]
@@ -71,40 +72,36 @@ class Answers:
         return sorted({outcome.budget for outcome in self.outcomes})
 
 
-def answer(records: Sequence[Record], jobs: int = 1, *, any_model: bool = False) -> Answers:
+def answer(
+    records: Sequence[Record], jobs: int = 1, *, against: Mapping[str, str] | None = None
+) -> Answers:
     """Return all answers that the records of finished runs allow.
 
     Args:
         records: of one comparison; full runs or smoke runs.
         jobs: how many runs shared the machine, which makes their times unsure; 0 if not known.
-        any_model: whether an arm may have another network than plain, as with a further layer: it
-            then has no pair, which is told and not refused.
+        against: by arm, another arm that it is compared with, beside plain.
 
     Raises:
         TrActValueError: records that do not belong together, or runs of one seed that are no pair.
     """
     outcomes = read_outcomes(records)
     if not outcomes:
-        return Answers("empty", jobs, (), (), (), (), (), (), ("There are no records of runs.",))
+        return Answers(
+            "empty", jobs, (), (), (), (), (), (), (), ("There are no records of runs.",)
+        )
     groups: dict[tuple[str, int], list[Outcome]] = {}
     for outcome in outcomes:
         groups.setdefault((outcome.arm, outcome.budget), []).append(outcome)
     differences, crossings, costs, missing = [], [], [], []
-    arms, alone = {arm for arm, _ in groups}, set()
+    arms = {arm for arm, _ in groups}
     if BASELINE not in arms:
         missing.append("No run is of the arm plain, so that there is nothing to compare with.")
     elif len(arms) == 1:
         missing.append("All runs are of the arm plain, so that there is nothing to compare.")
     for (arm, budget), runs in groups.items():
         plain = groups.get((BASELINE, budget), [])
-        try:
-            pairs = pair_runs(runs, plain)
-        except TrActValueError as error:
-            if not any_model:
-                raise
-            missing.append(f"{name_arm(arm)}, {count_epochs(budget)}: no difference, as {error}")
-            alone.add(arm)
-            continue
+        pairs = pair_runs(runs, plain)
         if not pairs:
             if arm != BASELINE and BASELINE in arms:
                 missing.append(_explain_no_pair(arm, budget, runs, plain))
@@ -113,18 +110,32 @@ def answer(records: Sequence[Record], jobs: int = 1, *, any_model: bool = False)
         if arm != BASELINE:
             differences.append(compare_accuracy(pairs, runs))
             costs.append(compare_time(pairs))
-    speed_ups, not_told = find_speed_ups([o for o in outcomes if o.arm not in alone])
+    speed_ups, not_told = find_speed_ups(outcomes)
     return Answers(
         kind=outcomes[0].kind,
         jobs=jobs,
         outcomes=outcomes,
         summaries=tuple(summarise_runs(runs) for runs in groups.values()),
         differences=tuple(differences),
+        others=_compare_others(groups, against or {}),
         speed_ups=speed_ups,
         crossings=tuple(crossings),
         costs=tuple(cost for cost in costs if cost is not None),
         missing=(*missing, *not_told),
     )
+
+
+def _compare_others(
+    groups: Mapping[tuple[str, int], Sequence[Outcome]], against: Mapping[str, str]
+) -> tuple[Difference, ...]:
+    """Return the differences of arms to other arms than plain."""
+    found = []
+    for (arm, budget), runs in groups.items():
+        other = against.get(arm)
+        pairs = pair_runs(runs, groups.get((other, budget), [])) if other else []
+        if pairs and other:
+            found.append(dataclasses.replace(compare_accuracy(pairs, runs), against=other))
+    return tuple(found)
 
 
 def summarise_runs(runs: Sequence[Outcome]) -> Summary:

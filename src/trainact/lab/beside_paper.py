@@ -3,6 +3,7 @@
 from trainact.lab.answers import Answers
 from trainact.lab.chapters import Chapter
 from trainact.lab.claims import ClaimResult, check_claims, read_claim
+from trainact.lab.faithful import find_faithful, tell_deviations
 from trainact.lab.findings import Values
 from trainact.lab.measured import measure_values
 from trainact.lab.outcomes import BASELINE, name_arm
@@ -25,8 +26,9 @@ VERDICTS = {True: "borne out", False: "not borne out", None: "open"}
 
 
 def measure_study(study: Study) -> Values:
-    """Return what the full runs of a study come to, by the paper's keys."""
-    return measure_values(study.name, study.records, _name_network(study))
+    """Return what the full runs of a study that are its recipe's come to, by the paper's keys."""
+    records = find_faithful(study.name, study.records)
+    return measure_values(study.name, records, _name_network(study))
 
 
 def compare_with_paper(study: Study, answers: Answers) -> Chapter | None:
@@ -35,16 +37,16 @@ def compare_with_paper(study: Study, answers: Answers) -> Chapter | None:
         return None
     grid = _make_grid(study, answers)
     places = "; ".join(find_places(study.name))
+    deviating = tell_deviations(study.name, study.records)
+    left_out = (deviating,) if deviating else ()
     if not grid.rows:
-        return Chapter(
-            "Beside the paper",
-            sentences=(f"The paper shows this in {places}, and prints no number of it.",),
-        )
+        told = f"The paper shows this in {places}, and prints no number of it."
+        return Chapter("Beside the paper", sentences=(told, *left_out))
     note = (
         "Where the paper prints a mean over seeds, its deviation follows after ±; the hardware of "
         "its times is another. A dash stands where a seed diverged, or where nothing is printed."
     )
-    sentences = (f"Printed in {places}.",)
+    sentences = (f"Printed in {places}.", *left_out)
     return Chapter("Beside the paper", sentences=sentences, grids=(grid,), notes=(note,))
 
 

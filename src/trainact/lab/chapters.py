@@ -12,6 +12,7 @@ from trainact.lab.tables import (
     make_cost_grid,
     make_crossing_grid,
     make_final_grid,
+    make_other_grid,
     make_run_grid,
     make_speed_up_grid,
 )
@@ -75,7 +76,11 @@ def write_chapters(
             lists=_list_verdicts(answers),
             notes=(HOW_TO_READ_INTERVALS,) if any(d.n > 1 for d in answers.differences) else (),
         ),
-        Chapter("Accuracy at the end", sentences=_tell_metric(answers), grids=_keep(final)),
+        Chapter(
+            "Accuracy at the end",
+            sentences=_tell_metric(answers),
+            grids=_keep(final) + _keep(make_other_grid(answers)),
+        ),
         Chapter("Curves", pictures=runs, notes=(GRADIENTS_DIFFER,) if runs else ()),
         Chapter(
             "How much sooner",
@@ -157,12 +162,15 @@ def _tell_recipes(answers: Answers, records: Sequence[Record]) -> list[str]:
         firsts.setdefault((record["arm"], record["budget"]), record)
     told = []
     for arm in answers.arms:
+        differing: dict[str, list[int]] = {}
         for budget in answers.budgets:
             pair = firsts.get((arm, budget)), firsts.get((BASELINE, budget))
             if arm != BASELINE and pair[0] is not None and pair[1] is not None:
-                differing = "; ".join(list_differences(pair[0], pair[1], BASELINE)) or "nothing"
-                told.append(f"The recipe of {name_arm(arm)} differs from plain's in {differing}.")
-                break
+                found = "; ".join(list_differences(pair[0], pair[1], BASELINE)) or "nothing"
+                differing.setdefault(found, []).append(budget)
+        for found, budgets in differing.items():
+            where = f" at {', '.join(map(str, budgets))} epochs" if len(differing) > 1 else ""
+            told.append(f"The recipe of {name_arm(arm)} differs from plain's{where} in {found}.")
     return told
 
 

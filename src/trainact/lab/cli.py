@@ -6,6 +6,7 @@ it is called, so that one command does not need the packages of another.
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -61,6 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except TrActError as error:
         return _fail(str(error))
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _make_parser() -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ never share a folder, and only a member's runs are compared with each other.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -20,6 +21,7 @@ from trainact.lab.recipe_file import read_toml
 
 __all__ = [
     "Experiment",
+    "change_experiment",
     "find_experiment",
     "find_experiments",
     "list_experiments",
@@ -44,6 +46,7 @@ class ExperimentFields:
     at: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes at a budget
     grid: dict[str, list[Any]] = field(default_factory=dict)  # values to choose from, by field
     extra_arms: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes by name
+    against: dict[str, str] = field(default_factory=dict)  # arms to compare with, beside plain
     smoke: dict[str, Any] = field(default_factory=dict)  # changes of a smoke run
 
 
@@ -59,6 +62,7 @@ class Experiment:
         networks: what ``model.name`` is in each member; empty: the recipe's own network alone.
         arms_at: by budget, the arms that are run at it, where not all are.
         smoke: what differs in a smoke run, beside what `shrink` changes in all.
+        against: by arm, another arm that it is compared with, beside plain.
     """
 
     name: str
@@ -74,6 +78,7 @@ class Experiment:
     networks: tuple[str, ...] = ()
     arms_at: dict[int, tuple[str, ...]] = field(default_factory=dict)
     smoke: dict[str, Any] = field(default_factory=dict)
+    against: dict[str, str] = field(default_factory=dict)
 
     def split(self) -> list["Experiment"]:
         """Return one experiment for each network, or this one where the network does not vary."""
@@ -132,6 +137,10 @@ def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
                 where = f"budget in {name}, experiment.{table}"
                 raise TrActValueError(name_nearest(key, map(str, budgets), where))
     known = [arm.name for arm in arms]
+    for given in (given for pair in fields.against.items() for given in pair):
+        if given not in known:
+            where = f"arm in {name}, experiment.against"
+            raise TrActValueError(name_nearest(given, known, where))
     for given in (given for names in fields.arms_at.values() for given in names):
         if given not in known:
             where = f"arm in {name}, experiment.arms_at"
@@ -150,9 +159,38 @@ def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
         fields.networks,
         {int(budget): tuple(names) for budget, names in fields.arms_at.items()},
         fields.smoke,
+        fields.against,
     )
     experiment.plan()  # every change names a field and fits it
+    for name_of_field, values in fields.grid.items():
+        for value in values:
+            change_recipe(recipe, {name_of_field: value})
     return experiment
+
+
+def change_experiment(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
+    """Return the experiment with fields set in every run, also where a budget has its own value.
+
+    Raises:
+        TrActValueError: a field is unknown, or is what the runs of the experiment differ in.
+    """
+    varied = {"schedule.epochs": "--epochs", "run.seed": "--seeds", "run.arm": "--arms"}
+    for dotted in changes:
+        if dotted in varied:
+            raise TrActValueError(f"{dotted} differs from run to run; give {varied[dotted]}.")
+        arms = [arm.name for arm in experiment.arms if dotted in arm.changes]
+        if arms:
+            raise TrActValueError(
+                f"{dotted} is what the arms {', '.join(arms)} of {experiment.name} set. Choose "
+                "among them with --arms, or write a recipe file with others ('trainact show "
+                f"{experiment.name}' prints one)."
+            )
+    own = {
+        budget: {key: value for key, value in row.items() if key not in changes}
+        for budget, row in experiment.changes.items()
+    }
+    recipe = change_recipe(experiment.recipe, dict(changes))
+    return dataclasses.replace(experiment, recipe=recipe, changes=own)
 
 
 def list_experiments() -> list[str]:

@@ -3,7 +3,12 @@
 import argparse
 
 from trainact.lab.estimates import Throughput, count_run, find_throughputs
-from trainact.lab.experiment import Experiment, find_experiment, list_experiments
+from trainact.lab.experiment import (
+    Experiment,
+    find_experiment,
+    find_experiments,
+    list_experiments,
+)
 from trainact.lab.tables import Grid, print_grid
 
 __all__ = [
@@ -27,15 +32,18 @@ CAUTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.add_argument(
-        "family", nargs="?", default="", help="only recipes whose name begins so (cifar10-cpu)"
+        "family", nargs="?", default="", help="one recipe, or those of a family (cifar10-cpu)"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print one line a recipe, and what the times are from."""
     throughputs = find_throughputs()
-    names = [name for name in list_experiments() if name.startswith(arguments.family)]
-    print_grid(make_listing([find_experiment(name) for name in names], throughputs))
+    if arguments.family:
+        experiments = find_experiments(arguments.family)
+    else:
+        experiments = [find_experiment(name) for name in list_experiments()]
+    print_grid(make_listing(experiments, throughputs))
     for throughput in throughputs:
         print(tell_throughput(throughput))
     print(CAUTION)

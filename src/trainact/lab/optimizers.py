@@ -26,10 +26,10 @@ def make_optimizers(
     rest = [p for p in model.parameters() if p.requires_grad and id(p) not in ids]
     free = set() if fields.decay_vectors else set(map(id, find_undecayed(model)))
     if fields.first_layer_name == "sgd":
-        scale = fields.first_layer_sgd_lr / fields.lr
+        rate = fields.first_layer_sgd_lr * fields.first_layer_lr
         own = torch.optim.SGD(
-            _make_groups(first, scale, free),
-            lr=fields.first_layer_sgd_lr,
+            _make_groups(first, rate / fields.lr, free),
+            lr=rate,
             momentum=fields.momentum,
             weight_decay=fields.weight_decay,
         )

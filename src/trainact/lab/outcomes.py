@@ -30,6 +30,8 @@ BASELINE = "plain"
 FORMAT = 1
 FREE_FIELDS = HARMLESS | {"run.seed", "run.device"}
 """Fields of a recipe that may differ between the seeds of one arm at one budget."""
+WHAT_ARMS_CHANGE = ("tract.", "optimizer.first_layer_lr ", "model.pretraining ", "model.weights ")
+"""How the fields begin in which the usual arms differ from plain."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Outcome:
     fingerprint: str
     machine: str
     pretraining: str = ""  # the arm that its initial weights were trained in
+    arguments: str = ""  # of its network
 
     @property
     def accuracy(self) -> float | None:
@@ -99,6 +102,7 @@ def read_outcomes(records: Sequence[Record]) -> tuple[Outcome, ...]:
                 f"{times} records are of {key[0]}, {count_epochs(key[1])}, seed {key[2]}; give one."
             )
     _check_recipes(records)
+    _check_arms(records)
     arms = order_arms(outcome.arm for outcome in outcomes)
     return tuple(sorted(outcomes, key=lambda o: (arms.index(o.arm), o.budget, o.seed)))
 
@@ -107,12 +111,13 @@ def check_pair(one: Outcome, other: Outcome) -> None:
     """Check that two runs of one seed differ in nothing but what their arms change.
 
     Raises:
-        TrActValueError: they started from other weights, which their arms do not say, or saw other
-            data; or, at one budget, in another order.
+        TrActValueError: they started from other weights, though neither their network nor its
+            pre-training is another, or saw other data; or, at one budget, in another order.
     """
+    same_start = (one.pretraining, one.arguments) == (other.pretraining, other.arguments)
     shared = {
         "initial weights (model.initial_weights)": one.initial_weights == other.initial_weights
-        or one.pretraining != other.pretraining,
+        or not same_start,
         "data (data.fingerprint)": one.fingerprint == other.fingerprint,
         "order of batches (order)": one.budget != other.budget or one.order == other.order,
     }
@@ -181,6 +186,23 @@ def _check_recipes(records: Sequence[Record]) -> None:
             )
 
 
+def _check_arms(records: Sequence[Record]) -> None:
+    """Check that plain, TrAct and other rates of the first layer differ in nothing else."""
+    usual = re.compile(rf"{BASELINE}|tract|tract-.*|lr-.*")
+    plain = {record["budget"]: record for record in records if record["arm"] == BASELINE}
+    for record in records:
+        if record["budget"] not in plain or not usual.fullmatch(record["arm"]):
+            continue
+        found = list_differences(record, plain[record["budget"]], BASELINE)
+        differing = [told for told in found if not told.startswith(WHAT_ARMS_CHANGE)]
+        if differing:
+            raise TrActValueError(
+                f"{record['arm']} and plain do not share a recipe at "
+                f"{count_epochs(record['budget'])}, so that a difference says nothing of TrAct. "
+                f"{record['arm']} has {', '.join(differing)}."
+            )
+
+
 def _flatten(tables: Mapping[str, Any]) -> dict[str, Any]:
     return {
         f"{table}.{key}": value
@@ -230,5 +252,6 @@ def _build(record: Record) -> Outcome:
         order=record["order"],
         fingerprint=record["data"]["fingerprint"],
         pretraining=str(record["recipe"].get("model", {}).get("pretraining", "")),
+        arguments=str(record["recipe"].get("model", {}).get("arguments", "")),
         machine=str([environment.get(key) for key in ("processor", "accelerator", "threads")]),
     )

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainact.lab.outcomes import Outcome, check_pair
+from trainact.lab.outcomes import BASELINE, Outcome, check_pair
 from trainact.lab.statistics import compute_median, compute_t_interval, find_crossing
 
 __all__ = [
@@ -24,7 +24,7 @@ Pairs = Sequence[tuple[Outcome, Outcome]]
 
 @dataclass(frozen=True)
 class Difference:
-    """An arm minus plain at one budget, over the seeds that both completed."""
+    """An arm minus another, mostly plain, at one budget, over the seeds that both completed."""
 
     arm: str
     budget: int
@@ -34,6 +34,7 @@ class Difference:
     high: float | None
     per_seed: tuple[tuple[int, float], ...]
     unpaired: tuple[int, ...]  # complete seeds of the arm that plain lacks
+    against: str = BASELINE
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from trainact.lab.data.sources import COLLECTIONS, DETECTION
 from trainact.lab.estimates import Throughput, count_run, find_throughputs
 from trainact.lab.experiment import Experiment, find_experiment, list_experiments
+from trainact.lab.faithful import find_faithful
 from trainact.lab.listing import CAUTION, add_up, tell_throughput
 from trainact.lab.outcomes import count_epochs
 from trainact.lab.paper import list_tables, read_figures, read_table, read_times
@@ -27,6 +28,10 @@ METHOD = {
 """What no recipe makes."""
 NODES, GPUS, ARRAY = 2, 8, 20
 """Of the commands that are shown: nodes, GPUs of a node, jobs of an array."""
+FITS = 256
+"""Images of a batch that one GPU is taken to hold; what is more is done in parts."""
+JOB_SECONDS = 48 * 3600
+"""The time of a job in the SLURM scripts."""
 MINUTES = "minutes of a core"
 WEIGHTS = "{{pretraining}}-{epochs}ep-seed{{seed}}-*/weights.safetensors"
 """Of the pre-training of the same arm and seed, below ``runs/RECIPE/runs``."""
@@ -43,7 +48,7 @@ def write_reproduction(results: Path) -> dict[str, str]:
         "reproduce-places": render_markdown(make_place_grid(printed)),
         "reproduce-throughput": f"{tell_throughput(gpu)} {CAUTION}",
         "reproduce-cost": render_markdown(make_time_grid(printed, gpu, studies)),
-        "reproduce-commands": "\n\n".join(map(write_commands, printed)),
+        "reproduce-commands": "\n\n".join(write_commands(e, gpu) for e in printed),
         "reproduce-own": render_markdown(make_time_grid(own, cpu, studies)),
         "reproduce-own-throughput": tell_throughput(cpu),
     }
@@ -107,10 +112,13 @@ def make_time_grid(
     return Grid("What it takes", (*head, "measured so far"), tuple(rows))
 
 
-def write_commands(experiment: Experiment) -> str:
+def write_commands(experiment: Experiment, gpu: Throughput) -> str:
     """Return the section of one recipe: a heading, its title, and the commands."""
-    command = write_command(experiment)
-    lines = ["# one GPU", f"trainact {command}"]
+    command, alone = write_command(experiment), write_command(experiment)
+    parts = experiment.recipe.data.batch_size // FITS
+    if parts > 1:  # one GPU holds a part of the batch
+        alone += f" \\\n    run.accumulation={parts}"
+    lines = ["# one GPU", f"trainact {alone}"]
     if experiment.recipe.data.storage == "stream":
         lines += [
             f"# {NODES} nodes of {GPUS} GPUs: on each node, HOST being the first",
@@ -121,11 +129,13 @@ def write_commands(experiment: Experiment) -> str:
             f"sbatch --nodes {NODES} --gpus-per-node {GPUS} docs/slurm/nodes.sh \\",
             f"    {command}",
         ]
-    count = min(len(experiment.plan()), ARRAY)
-    lines += [
-        "# several nodes by SLURM, each run on one GPU",
-        f"sbatch --array 1-{count} docs/slurm/array.sh {command}",
-    ]
+    plan = experiment.plan()
+    longest = gpu.time(experiment.recipe, max((count_run(run) or 0 for run in plan), default=0))
+    if longest is not None and longest < JOB_SECONDS:
+        lines += [
+            "# several nodes by SLURM, each run on one GPU",
+            f"sbatch --array 1-{min(len(plan), ARRAY)} docs/slurm/array.sh {alone}",
+        ]
     code = "\n".join(f"    {line}" for text in lines for line in text.splitlines())
     return f"### {experiment.name}\n\n{experiment.title}: {experiment.paper}.\n\n{code}"
 
@@ -138,8 +148,8 @@ def write_command(experiment: Experiment) -> str:
         words[0] += f" --data path/to/{shlex.quote(data.name)}"
     if any("model.pretraining" in arm.changes for arm in experiment.arms):
         source = "deit3-vit-b" if "vit-b" in name else "deit3-vit-s"
-        choose = max if name.startswith("transfer") else min
-        weights = WEIGHTS.format(epochs=choose(find_experiment(source).budgets))
+        long = name.startswith("transfer") or "-800-" in name
+        weights = WEIGHTS.format(epochs=800 if long else 400)
         words.append(f"--model.weights 'runs/{source}/runs/{weights}'")
     if data.name == DETECTION:
         words.append("--model.arguments.weights path/to/vgg16.safetensors")
@@ -165,7 +175,10 @@ def _tell_printed(recipe: str) -> str:
 
 
 def _tell_measured(experiment: Experiment, studies: Sequence[Study]) -> str:
-    records = [r for study in studies if study.name == experiment.name for r in study.records]
+    records = find_faithful(
+        experiment.name,
+        [r for study in studies if study.name == experiment.name for r in study.records],
+    )
     if not records:
         return "nothing"
     made = [record["environment"] for record in records]

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainact.errors import TrActValueError
-from trainact.lab.experiment import Experiment, find_experiments
+from trainact.lab.experiment import Experiment, change_experiment, find_experiments
 from trainact.lab.failures import read_failure
 from trainact.lab.fields import name_nearest
 from trainact.lab.naming import name_network, parse_whole_numbers
 from trainact.lab.plan import PlannedRun, parse_shard, place_runs
 from trainact.lab.progress import Silence, choose_display
-from trainact.lab.recipe import change_recipe
 from trainact.lab.runner import Outcome, run_all
 from trainact.lab.settings import find_data_field, is_first_rank, parse_settings
 from trainact.lab.smoke import shrink
+from trainact.lab.tuned import read_tuning, use_tuning
 
 __all__ = ["add_arguments", "run"]
 
@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seeds", help="0-4 or 0,1,2 instead of the recipe's")
     add("--epochs", metavar="N[,N...]", help="some of the recipe's budgets, or others")
     add("--arms", metavar="NAME[,NAME...]", help="some of the recipe's arms")
+    add("--tuned", type=Path, metavar="FILE", help="the tuning.json of 'trainact tune': its rates")
     add("--networks", metavar="NAME[,NAME...]", help="some of the networks of a recipe with many")
     add("--shard", metavar="I/N", help="the I-th of N parts of the runs, for a scheduler's jobs")
     add("--jobs", type=int, default=1, help="runs side by side (default 1)")
@@ -98,21 +99,35 @@ def choose_part(experiment: Experiment, arguments: argparse.Namespace) -> Experi
     changes = parse_settings(arguments.settings)
     if arguments.data:
         changes[find_data_field(experiment.recipe.data.name)] = arguments.data
-    recipe = change_recipe(experiment.recipe, changes)
-    experiment = dataclasses.replace(experiment, recipe=recipe)
+    if arguments.tuned:
+        experiment = use_tuning(experiment, read_tuning(arguments.tuned))
+    experiment = change_experiment(experiment, changes)
     if arguments.smoke:
-        experiment = shrink(experiment)
+        experiment = shrink(experiment, changes)
     if arguments.seeds:
         seeds = tuple(parse_whole_numbers(arguments.seeds, "--seeds"))
         experiment = dataclasses.replace(experiment, seeds=seeds)
     if arguments.epochs:
         budgets = tuple(parse_whole_numbers(arguments.epochs, "--epochs"))
+        if "schedule.milestones" not in changes:
+            _check_milestones(experiment, budgets)
         experiment = dataclasses.replace(experiment, budgets=budgets)
     if arguments.arms:
         experiment = _choose_arms(experiment, arguments.arms.split(","))
     if arguments.networks:
         experiment = _choose_networks(experiment, arguments.networks.split(","))
     return experiment
+
+
+def _check_milestones(experiment: Experiment, budgets: Sequence[int]) -> None:
+    """Refuse a budget that the recipe has no milestones for."""
+    others = [budget for budget in budgets if budget not in experiment.budgets]
+    if others and experiment.recipe.schedule.name == "steps":
+        raise TrActValueError(
+            f"{experiment.name} lowers its rate at milestones, which it has for "
+            f"{', '.join(map(str, experiment.budgets))} epochs and not for {others[0]}; give "
+            "schedule.milestones=[...] too."
+        )
 
 
 def _choose_networks(experiment: Experiment, names: Sequence[str]) -> Experiment:

@@ -22,7 +22,7 @@ from trainact.lab.plan import PlannedRun
 from trainact.lab.progress import Display
 from trainact.lab.recipe import Recipe
 from trainact.lab.recipe_file import read_recipe, write_recipe
-from trainact.lab.settings import count_ranks
+from trainact.lab.settings import count_ranks, is_first_rank
 from trainact.lab.tasks import find_session
 from trainact.lab.train import train
 
@@ -83,6 +83,7 @@ def do_run(run: PlannedRun, report: Report, load: Callable[..., ImageData]) -> O
         Exception: any, under torchrun, where the other ranks would wait for this one.
     """
     folder, trace = run.folder.path, ""
+    cause: Exception
     try:
         record = train(run.recipe, run.root, report, load)
         clear_failure(folder)
@@ -90,14 +91,13 @@ def do_run(run: PlannedRun, report: Report, load: Callable[..., ImageData]) -> O
     except StorageError:
         raise
     except TrActError as error:
-        if count_ranks() > 1:
-            raise
-        failure = str(error)
+        failure, cause = str(error), error
     except Exception as error:
-        if count_ranks() > 1:
-            raise
-        failure, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
-    path = write_failure(folder, failure, trace)
+        failure, cause = f"{type(error).__name__}: {error}", error
+        trace = traceback.format_exc()
+    path = write_failure(folder, failure, trace) if is_first_rank() else None
+    if count_ranks() > 1:
+        raise cause
     failure += f" (the whole trace is in {path})" if trace else ""
     report(Event("failed", text=failure))
     return Outcome(run, None, failure)

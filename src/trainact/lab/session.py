@@ -26,8 +26,9 @@ from trainact.lab.recipe import Recipe
 
 __all__ = ["TOTALS", "Session"]
 
-TOTALS = ("loss", "correct", "seen", "first_layer_grad_norm", "grad_norm")
-"""What is summed over the steps of an epoch: over images the first three, over steps the others."""
+TOTALS = ("loss", "correct", "seen", "first_layer_grad_norm", "grad_norm", "finite_steps")
+"""What is summed over an epoch: over images the first three, the others over steps whose gradient
+is finite. It is not where fp16 overflows, and such a step is skipped."""
 
 
 class Session:
@@ -38,7 +39,7 @@ class Session:
         weights: what was read from the recipe's file of initial weights, if it has one.
         network: the model itself; ``model`` is the same behind DDP, autocast and compiler.
         epoch: epochs that are done; ``step`` counts the steps done in the next one.
-        totals: float64 [5], see `TOTALS`, over the steps done in this epoch.
+        totals: float64 [6], see `TOTALS`, over the steps done in this epoch.
         history: the metrics of each epoch that is done.
     """
 
@@ -127,8 +128,9 @@ class Session:
         if self.average is not None:
             self.average.update_parameters(self.network)
         seen = torch.tensor(len(share.images), device=self.place.device)
-        ranks = self.place.ranks  # norms are the same on every rank and summed over them later
-        self.totals += torch.stack([loss, correct, seen, first / ranks, whole / ranks])
+        norms = torch.stack([first, whole, torch.ones_like(whole)])
+        norms = torch.where(whole.isfinite(), norms, 0) / self.place.ranks  # summed over them later
+        self.totals += torch.cat([torch.stack([loss, correct, seen]), norms])
         self.step += 1
 
     def split(self, share: Any) -> list[Any]:

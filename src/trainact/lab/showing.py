@@ -15,6 +15,7 @@ from trainact.lab.outcomes import count_epochs, name_arm
 from trainact.lab.paper import find_places, list_recipes, printed_values
 from trainact.lab.recipe import recipe_to_dict
 from trainact.lab.tables import Grid, render_text
+from trainact.lab.tuning_table import show_value
 
 __all__ = ["add_arguments", "describe_experiment", "run"]
 
@@ -57,7 +58,7 @@ def describe_experiment(experiment: Experiment, throughputs: list[Throughput]) -
         shown = ", ".join(f"{field} = {value}" for field, value in differing.items())
         lines.append(f"  at {count_epochs(budget):21} {shown}")
     for field, values in experiment.grid.items():
-        lines.append(f"  {'to tune':24} {field} of {', '.join(f'{v:g}' for v in values)}")
+        lines.append(f"  {'to tune':24} {field} of {', '.join(map(show_value, values))}")
     lines += ["", render_text(make_cost_grid(experiment, throughputs))]
     lines += [*map(tell_throughput, throughputs), CAUTION]
     printed = make_printed_grid(experiment)

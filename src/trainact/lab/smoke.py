@@ -1,7 +1,7 @@
 """A smoke run: an experiment in seconds, to see that data, network and machine are in order."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,13 +16,13 @@ LARGE = 64
 """Pixels of a side beyond which a smoke run takes smaller images."""
 
 
-def shrink(experiment: Experiment, changes: Sequence[tuple[str, Any]] = ()) -> Experiment:
+def shrink(experiment: Experiment, changes: Mapping[str, Any] | None = None) -> Experiment:
     """Return the experiment as a smoke run: every arm, one seed, one epoch of a few batches.
 
     Its runs are marked as smoke, live in another folder and never meet full ones. Large images are
     smaller and fewer; images that are not at hand are those of ``photos``; without a GPU all is in
     float32. Where the network varies, there are two steps of four images for each: many networks,
-    and some of them are large.
+    and some of them are large. ``changes`` are fields that its user set: they stay as set.
     """
     data, run = experiment.recipe.data, experiment.recipe.run
     small: dict[str, Any] = {
@@ -40,7 +40,7 @@ def shrink(experiment: Experiment, changes: Sequence[tuple[str, Any]] = ()) -> E
             "data.train_images": 32,
             "data.test_images": 16,
             "data.batch_size": 8,
-            "data.image_size": data.image_size * 2 // 7 // 16 * 16,  # 64 of 224, 48 of 192
+            "data.image_size": max(32, data.image_size * 2 // 7 // 16 * 16),  # 64 of 224
         }
     if data.classes:
         small["data.classes"] = 0
@@ -53,7 +53,7 @@ def shrink(experiment: Experiment, changes: Sequence[tuple[str, Any]] = ()) -> E
         small |= {"run.keep_weights": False}  # gigabytes, of no use
     if data.name in PLACED and not data.folder:
         small["data.name"] = "photos"
-    recipe = change_recipe(experiment.recipe, {**small, **experiment.smoke, **dict(changes)})
+    recipe = change_recipe(experiment.recipe, {**small, **experiment.smoke, **(changes or {})})
     first = experiment.changes.get(experiment.budgets[0], {})
     return dataclasses.replace(
         experiment, recipe=recipe, budgets=(1,), seeds=experiment.seeds[:1], changes={1: first}

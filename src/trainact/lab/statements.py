@@ -189,6 +189,13 @@ RULES: dict[str, Rule] = {
     "value-range-raw-above-unit": partial(
         compare_every, pairs=[(_range("[0,255] tract-0.1"), _range("[0,1] tract-0.1"))]
     ),
+    "value-range-raw-any-lam": partial(
+        compare_every,
+        pairs=[
+            (_range(f"[0,255] tract-{lam}"), _range("[0,255] tract-0.1")) for lam in (0.05, 0.2)
+        ],
+        relation=equals,
+    ),
     "sgd-for-first-layer": partial(
         compare_every,
         pairs=[

@@ -10,6 +10,7 @@ from trainact.lab.chapters import Chapter, ask_question, write_chapters
 from trainact.lab.experiment import Experiment, find_experiment, list_experiments
 from trainact.lab.studies import Study
 from trainact.lab.tables import Grid
+from trainact.lab.tuned import list_disagreements
 from trainact.lab.tuning_table import HOW_RATES_ARE_CHOSEN, make_tuning_grid
 
 __all__ = ["StudyPage", "write_study"]
@@ -50,7 +51,7 @@ def write_study(study: Study) -> StudyPage:
         chapters = (Chapter("Verdict", sentences=(told,)), *unsound, *tuning)
         return StudyPage(study, title, about, None, chapters)
     try:
-        answers = answer(study.records, jobs=0, any_model=True)
+        answers = answer(study.records, jobs=0, against=known.against if known else None)
     except TrActValueError as error:
         sentences = ("These records cannot be compared.", str(error))
         chapters = (Chapter("Verdict", sentences=sentences), *unsound, *tuning)
@@ -99,7 +100,9 @@ def _tell_tuning(study: Study) -> list[Chapter]:
     if study.tuning is None:
         return []
     grid: Grid = make_tuning_grid(study.tuning)
-    return [Chapter("How the rates were chosen", grids=(grid,), notes=(HOW_RATES_ARE_CHOSEN,))]
+    told = tuple(list_disagreements(study.tuning, study.records))
+    notes = (HOW_RATES_ARE_CHOSEN, *told)
+    return [Chapter("How the rates were chosen", grids=(grid,), notes=notes)]
 
 
 def _tell_command(study: Study, known: Experiment | None) -> str:

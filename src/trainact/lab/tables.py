@@ -29,6 +29,7 @@ __all__ = [
     "make_cost_grid",
     "make_crossing_grid",
     "make_final_grid",
+    "make_other_grid",
     "make_run_grid",
     "make_speed_up_grid",
     "print_final_table",
@@ -74,6 +75,16 @@ def make_final_grid(answers: Answers) -> Grid:
         )
     head = ("arm", "epochs", "accuracy, %", "n", "difference to plain", "time per epoch")
     return Grid("Test accuracy at the end: mean ± standard deviation over seeds", head, tuple(rows))
+
+
+def make_other_grid(answers: Answers) -> Grid:
+    """Return the differences to other arms than plain."""
+    rows = [
+        (name_arm(d.arm), name_arm(d.against), str(d.budget), show_difference(d), str(d.n))
+        for d in sorted(answers.others, key=lambda d: d.budget)
+    ]
+    head = ("arm", "minus", "epochs", "difference [95 %]", "n")
+    return Grid("Differences to other arms than plain", head, tuple(rows), words=2)
 
 
 def make_speed_up_grid(answers: Answers) -> Grid:

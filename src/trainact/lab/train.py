@@ -163,7 +163,8 @@ class _Run:
 
     def _finish_epoch(self) -> None:
         session = self.session
-        sums, steps = self._read_totals(), session.batches.steps
+        sums = self._read_totals()
+        steps = sums["finite_steps"] or float("nan")
         started = time.perf_counter()
         tested = session.evaluate()
         session.order = session.batches.hash_order(session.epoch, session.order)

@@ -13,15 +13,16 @@ from typing import Any
 
 from trainact.errors import TrActValueError
 from trainact.lab.environment import describe_environment
-from trainact.lab.experiment import Experiment, find_experiments
+from trainact.lab.experiment import Experiment, change_experiment, find_experiments
 from trainact.lab.files import write_atomically
 from trainact.lab.metric import read_metric, read_percent
 from trainact.lab.naming import parse_whole_numbers
 from trainact.lab.plan import place_runs
 from trainact.lab.progress import Display, Silence, choose_display
 from trainact.lab.recipe import Recipe, change_recipe, identify
-from trainact.lab.runner import run_all
+from trainact.lab.runner import Outcome, run_all
 from trainact.lab.settings import find_data_field, is_first_rank, parse_settings
+from trainact.lab.tuning_table import show_value
 
 __all__ = ["add_arguments", "plan_tuning", "run", "tune"]
 
@@ -51,8 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
         changes = parse_settings(arguments.settings)
         if arguments.data:
             changes[find_data_field(experiment.recipe.data.name)] = arguments.data
-        recipe = change_recipe(experiment.recipe, changes)
-        changed = dataclasses.replace(experiment, recipe=recipe, seeds=seeds)
+        changed = change_experiment(experiment, changes)
+        changed = dataclasses.replace(changed, seeds=seeds)
         if arguments.epochs:
             budgets = tuple(parse_whole_numbers(arguments.epochs, "--epochs"))
             changed = dataclasses.replace(changed, budgets=budgets)
@@ -61,9 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
         if is_first_rank():
             print(f"{experiment.name}, the best on {chosen['held_out']} held-out images:")
             for budget, values in chosen["chosen"].items():
-                told = ", ".join(f"{field} = {value:g}" for field, value in values.items())
+                told = ", ".join(f"{field} = {show_value(v)}" for field, v in values.items())
                 print(f"  {budget} epochs: {told}")
-            print(f"wrote {folder / 'tuning.json'}")
+            print(f"wrote {folder / 'tuning.json'}; every arm with these rates:")
+            print(f"  trainact run {arguments.recipe} --tuned {folder / 'tuning.json'}")
     return 0
 
 
@@ -73,7 +75,7 @@ def tune(experiment: Experiment, folder: Path, jobs: int, display: Display) -> d
     A value whose loss became NaN at any seed is listed and never chosen.
 
     Raises:
-        TrActValueError: the recipe has no grid, or no value of it could be trained with.
+        TrActValueError: the recipe has no grid, a run failed, or no value could be trained with.
     """
     if not experiment.grid:
         raise TrActValueError(f"{experiment.name} has no table experiment.grid to choose from.")
@@ -88,6 +90,7 @@ def tune(experiment: Experiment, folder: Path, jobs: int, display: Display) -> d
         }
         runs = {identify(recipe): recipe for plan in plans.values() for recipe in plan}
         outcomes = run_all(place_runs(runs.values(), folder), jobs, display)
+        _check_failures(outcomes)
         records = {identify(outcome.recipe): outcome.record for outcome in outcomes}
         for (budget, value), plan in plans.items():
             counts = [_score(records[identify(recipe)]) for recipe in plan]
@@ -128,12 +131,22 @@ def plan_tuning(experiment: Experiment, budget: int, values: dict[str, Any]) -> 
                 "tract.enabled": False,
                 "data.held_out": experiment.recipe.data.held_out or HELD_OUT,
                 "data.evaluate_on": "held-out",
-                "run.arm": "tune-" + "-".join(f"{value:g}" for value in values.values()),
+                "run.arm": "tune-" + "-".join(map(show_value, values.values())),
                 "run.seed": seed,
             },
         )
         for seed in experiment.seeds
     ]
+
+
+def _check_failures(outcomes: Sequence[Outcome]) -> None:
+    """Refuse to choose where a run failed, which says nothing about its value."""
+    failed = [outcome for outcome in outcomes if outcome.failure is not None]
+    if failed:
+        raise TrActValueError(
+            f"{len(failed)} of {len(outcomes)} runs failed, so that nothing was chosen; the first: "
+            f"{failed[0].failure}. The same command tries them again and keeps the others."
+        )
 
 
 def _score(record: dict[str, Any] | None) -> float | None:

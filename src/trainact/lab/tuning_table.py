@@ -6,11 +6,11 @@ from typing import Any
 from trainact.lab.tables import Grid
 from trainact.lab.wording import show_number
 
-__all__ = ["HOW_RATES_ARE_CHOSEN", "make_tuning_grid"]
+__all__ = ["HOW_RATES_ARE_CHOSEN", "make_tuning_grid", "show_value"]
 
 HOW_RATES_ARE_CHOSEN = (
     "Every value was tried in plain training only, on training images that were held out for this; "
-    "the best is used by every arm. A value whose loss became NaN is never chosen."
+    "the best is for every arm. A value whose loss became NaN is never chosen."
 )
 
 
@@ -19,13 +19,13 @@ def make_tuning_grid(tuning: Mapping[str, Any]) -> Grid:
     rows = []
     for row in tuning["tried"]:
         budget, name, value = row["budget"], row["field"], row["value"]
-        beside = ", ".join(f"{key} {_show(kept)}" for key, kept in row["with"].items())
+        beside = ", ".join(f"{key} {show_value(kept)}" for key, kept in row["with"].items())
         accuracy = row["accuracy"]
         rows.append(
             (
                 name,
                 str(budget),
-                _show(value),
+                show_value(value),
                 "diverged" if accuracy is None else show_number(accuracy),
                 "chosen" if tuning["chosen"][str(budget)][name] == value else "",
                 str(len(row["seeds"])),
@@ -37,5 +37,6 @@ def make_tuning_grid(tuning: Mapping[str, Any]) -> Grid:
     return Grid(caption, head, tuple(rows))
 
 
-def _show(value: Any) -> str:
+def show_value(value: Any) -> str:
+    """Return a value of a grid as names and tables have it."""
     return f"{value:g}" if isinstance(value, float) else str(value)

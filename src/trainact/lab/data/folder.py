@@ -12,7 +12,7 @@ import torch
 
 from trainact.lab.data.images import DataError, ImageStream
 from trainact.lab.data.pictures import open_picture
-from trainact.lab.data.selection import Parts
+from trainact.lab.data.selection import Parts, tell_unused
 
 __all__ = ["FolderReader", "read_folder"]
 
@@ -62,6 +62,7 @@ def read_folder(root: Path) -> Parts:
         if name in top and _list_folders(root / name):
             test = _list_files(root, root / name)
             _check_classes(train, test, root / name)
+            tell_unused([other for other in TEST_FOLDERS if other != name and other in top], root)
             return _make_parts(root, train, test)
     return _make_parts(root, *_split(root / "train", train))
 
@@ -109,7 +110,7 @@ def _split(folder: Path, files: Files) -> tuple[Files, Files]:
     train: Files = {}
     test: Files = {}
     for name, found in files.items():
-        shuffled = sorted(found, key=lambda file: hashlib.sha256(file.encode()).digest())
+        shuffled = sorted(found, key=lambda file: hashlib.sha256(os.fsencode(file)).digest())
         num_test = min(max(round(len(found) / 5), 1), len(found) - 1)
         test[name] = sorted(shuffled[:num_test])
         train[name] = sorted(shuffled[num_test:])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trainact.lab.data.images import DataError, ImageStream
 from trainact.lab.data.pictures import open_picture
-from trainact.lab.data.selection import Parts
+from trainact.lab.data.selection import Parts, tell_unused
 
 __all__ = ["TableReader", "find_parquet", "parts_from_tables", "read_parquet"]
 
@@ -101,6 +101,7 @@ def parts_from_tables(name: str, tables: Mapping[str, Callable[[], Any]], origin
         if split in tables:
             test = _make_stream(tables[split](), f"{origin}, {split}")
             if bool((test.labels >= 0).any()):
+                tell_unused([s for s in TEST_SPLITS if s != split and s in tables], origin)
                 return Parts(name, train, test, _name_classes(table, train.labels))
     raise DataError(
         f"{origin} has no labelled split to test on ({', '.join(TEST_SPLITS)}); it has "

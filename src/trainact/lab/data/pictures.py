@@ -10,6 +10,11 @@ from trainact.lab.data.images import DataError
 
 __all__ = ["fit_picture", "open_picture", "picture_to_tensor", "tensor_to_picture"]
 
+MEND = (
+    "Delete it or put the image there again; a run that began with it must then begin again, in "
+    "another folder, because its images are no longer the same."
+)
+
 
 def open_picture(encoded: bytes, name: str) -> Any:
     """Return the PIL image in RGB; of several frames the first; not turned as its EXIF may say.
@@ -24,20 +29,18 @@ def open_picture(encoded: bytes, name: str) -> Any:
     from PIL import Image, UnidentifiedImageError
 
     if not encoded:
-        raise DataError(f"{name} is empty (0 bytes). Delete it or put the image there again.")
+        raise DataError(f"{name} is empty (0 bytes). {MEND}")
     try:
         with Image.open(io.BytesIO(encoded)) as picture:
             return _turn_to_rgb(picture, name)
     except DataError:
         raise
     except UnidentifiedImageError as error:
-        raise DataError(
-            f"{name} is not an image that PIL can read. Delete it or put the image there again."
-        ) from error
+        raise DataError(f"{name} is not an image that PIL can read. {MEND}") from error
     except Exception as error:  # PIL's readers raise almost anything for damaged files
         raise DataError(
             f"{name} cannot be read as an image ({type(error).__name__}: {error}). It may be cut "
-            "short; delete it or put the image there again."
+            f"short. {MEND}"
         ) from error
 
 

@@ -1,5 +1,7 @@
 """Which images of a data set a run uses: fewer of them, and some held out of training."""
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +10,7 @@ from torch import Tensor
 from trainact.lab.data.images import DataError, Images
 from trainact.lab.recipe import DataFields
 
-__all__ = ["Parts", "order_by_class", "select_images"]
+__all__ = ["Parts", "order_by_class", "select_images", "tell_unused"]
 
 SEED = 0  # not the run's: all runs of a comparison see the same images
 
@@ -21,6 +23,16 @@ class Parts:
     train: Images
     test: Images
     classes: tuple[str, ...]
+
+
+def tell_unused(splits: Sequence[str], origin: object) -> None:
+    """Say which further parts of a data set are neither trained on nor tested on."""
+    if splits:
+        print(
+            f"{origin}: {' and '.join(splits)} {'is' if len(splits) == 1 else 'are'} not used; to "
+            "train on it too, put its images with those of train.",
+            file=sys.stderr,
+        )
 
 
 def select_images(parts: Parts, fields: DataFields) -> tuple[Images, Images]:

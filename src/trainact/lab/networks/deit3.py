@@ -1,8 +1,9 @@
 """The vision transformers of DeiT III, from timm's parts.
 
 Touvron, Cord, Jégou: DeiT III: Revenge of the ViT, 2022.
-timm's own ``deit3`` networks let the drop path rise from block to block, and start layer scale at
-1e-6; upstream has the same drop path in every block, and 1e-4.
+timm's own ``deit3`` networks let the drop path rise from block to block, start layer scale at 1e-6
+and the class token at a deviation of 1e-6; upstream has the same drop path in every block, 1e-4 and
+0.02.
 """
 
 from typing import Any
@@ -56,6 +57,7 @@ def deit3_small(
         no_embed_class=True,
         init_values=layer_scale,
     )
+    nn.init.trunc_normal_(network.cls_token, std=0.02)
     if drop_path:
         for block in network.blocks:
             block.drop_path1, block.drop_path2 = DropPath(drop_path), DropPath(drop_path)

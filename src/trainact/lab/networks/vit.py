@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainact.errors import TrActValueError
 from trainact.lab.networks.patch_norm import embed_patches
 
 __all__ = ["CifarViT"]
@@ -40,6 +41,13 @@ class CifarViT(nn.Module):
         patch_norm: str = "none",
     ) -> None:
         super().__init__()
+        if image_size % patches:
+            raise TrActValueError(
+                f"an image of {image_size} pixels cannot be cut into {patches} x {patches} "
+                "patches; take a size that is a multiple, or set model.arguments.patches."
+            )
+        if width % heads:
+            raise TrActValueError(f"heads must divide the width; got {heads} and {width}.")
         self.patch_size = image_size // patches
         self.embed = embed_patches(in_channels * self.patch_size**2, width, patch_norm)
         self.class_token = nn.Parameter(torch.randn(1, 1, width))

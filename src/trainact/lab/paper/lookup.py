@@ -14,10 +14,10 @@ AVERAGE = "average"
 
 
 @cache
-def _read_all() -> tuple[dict[Key, PrintedValue], dict[str, str]]:
-    """Return the numbers of all tables, and which recipe's numbers another recipe has."""
+def _read_all() -> tuple[dict[Key, PrintedValue], dict[str, tuple[str, int]]]:
+    """Return the numbers of all tables, and which recipe's at which budget another recipe has."""
     values: dict[Key, PrintedValue] = {}
-    aliases: dict[str, str] = {}
+    aliases: dict[str, tuple[str, int]] = {}
     for table in map(read_table, list_tables()):
         values |= table.values
         aliases |= table.aliases
@@ -60,9 +60,10 @@ def find_printed(
     Args:
         recipe: its name; of a fine-tuning it gives what is printed for the model fine-tuned.
         network: of the CIFAR-100 table, or ``average``; of no effect for recipes with one network.
-        arm: plain, or tract-λ; where the paper does not state λ, every λ finds its number.
-        budget: epochs, of the pre-training where a fine-tuning follows; where the paper states
-            none, every budget finds its number.
+        arm: plain, or tract-λ; where the paper does not state λ, every λ finds its number, and
+            tract alone finds that of the λ which the paper has there.
+        budget: epochs; where the paper states none, every budget finds its number, and of a
+            fine-tuning that of the epochs before it.
         metric: top1, top5, map, seconds or minutes.
 
     Raises:
@@ -82,8 +83,12 @@ def find_printed(
     else:
         network = None
     values, aliases = _read_all()
-    recipe = aliases.get(recipe, recipe)
-    arms = [arm, UNSTATED_LAM] if arm.startswith("tract-") else [arm]
+    recipe, budget = aliases.get(recipe, (recipe, budget))
+    arms = [arm]
+    if arm.startswith("tract-"):
+        arms.append(UNSTATED_LAM)
+    elif arm == UNSTATED_LAM:
+        arms += sorted({key.arm for key in values if key.arm.startswith("tract-")})
     keys = [
         Key(recipe, network, one, epochs, metric)
         for one in arms
@@ -103,7 +108,7 @@ def find_places(recipe: str) -> list[str]:
     """
     if recipe not in list_recipes():
         raise TrActValueError(name_nearest(recipe, list_recipes(), "recipe of the paper"))
-    named = _read_all()[1].get(recipe, recipe)
+    named, _ = _read_all()[1].get(recipe, (recipe, 0))
     tables = [
         table.place
         for table in map(read_table, list_tables())

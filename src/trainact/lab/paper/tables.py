@@ -53,7 +53,7 @@ class PrintedTable:
         unit: of its numbers.
         note: what a reader must know besides.
         rows: in their order.
-        aliases: recipes whose printed numbers are those of another one.
+        aliases: recipes whose printed numbers are those of another one at some budget.
     """
 
     key: str
@@ -63,7 +63,7 @@ class PrintedTable:
     unit: str
     note: str
     rows: tuple[PrintedRow, ...]
-    aliases: Mapping[str, str]
+    aliases: Mapping[str, tuple[str, int]]
 
     @property
     def values(self) -> dict[Key, PrintedValue]:
@@ -119,7 +119,12 @@ def read_table(key: str) -> PrintedTable:
         unit=content["unit"],
         note=content.get("note", ""),
         rows=tuple(_read_row(row, content, key) for row in content["rows"]),
-        aliases=MappingProxyType(content.get("aliases", {})),
+        aliases=MappingProxyType(
+            {
+                name: (named["recipe"], named["budget"])
+                for name, named in content.get("aliases", {}).items()
+            }
+        ),
     )
 
 

@@ -1,0 +1,55 @@
+"""Whether a run was that of its recipe in this package, as the recipe stands now.
+
+Only such runs are held against the paper: a folder's name says what a run was meant to be, its
+record what it was.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+
+from trainact.lab.experiment import find_experiment, list_experiments
+from trainact.lab.outcomes import Record, list_differences
+from trainact.lab.recipe import recipe_to_dict
+
+__all__ = ["find_faithful", "list_deviations", "tell_deviations"]
+
+OWN_CHOICE = ("run.", "model.weights ", "model.arguments.weights ")
+"""How fast and where a run is done, and from which file, is its user's choice."""
+
+
+def list_deviations(name: str, record: Record) -> list[str]:
+    """Return how a run differs from that of the recipe of this name with its arm and budget."""
+    if name not in list_experiments():
+        return []
+    key = record["model"]["name"], record["arm"], record["budget"]
+    planned = _plan(name).get(key)
+    if planned is None:
+        return [f"{key[0]}, {key[1]}, {key[2]} epochs, which the recipe does not have"]
+    found = list_differences(record, planned, "the recipe")
+    return [told for told in found if not told.startswith(OWN_CHOICE)]
+
+
+def find_faithful(name: str, records: Sequence[Record]) -> list[Record]:
+    """Return the runs that are the recipe's."""
+    return [record for record in records if not list_deviations(name, record)]
+
+
+def tell_deviations(name: str, records: Sequence[Record]) -> str:
+    """Return one sentence on the runs that are not the recipe's; empty where all are."""
+    deviating = [told for record in records if (told := list_deviations(name, record))]
+    if not deviating:
+        return ""
+    distinct = list(dict.fromkeys(told for row in deviating for told in row))
+    more = f", and {len(distinct) - 3} more" if len(distinct) > 3 else ""
+    return (
+        f"{len(deviating)} of {len(records)} runs are not those of the recipe {name} and are left "
+        f"out of what is held against the paper. They have {'; '.join(distinct[:3])}{more}."
+    )
+
+
+@cache
+def _plan(name: str) -> dict[tuple[str, str, int], Record]:
+    return {
+        (run.model.name, run.run.arm, run.schedule.epochs): {"recipe": recipe_to_dict(run)}
+        for run in find_experiment(name).plan()
+    }
