@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from trainact.errors import TrActValueError
 from trainact.lab.answers import answer
-from trainact.lab.outcomes import name_arm, order_arms, read_outcomes
+from trainact.lab.arms import name_arm, order_arms
+from trainact.lab.outcomes import read_outcomes
 from trainact.lab.speedups import Reach, find_speed_ups
 from trainact.lab.statistics import (
     compute_median,

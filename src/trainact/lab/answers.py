@@ -9,15 +9,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainact.lab.outcomes import (
-    BASELINE,
-    Outcome,
-    Record,
-    count_epochs,
-    name_arm,
-    order_arms,
-    read_outcomes,
-)
+from trainact.lab.arms import BASELINE, name_arm, order_arms
+from trainact.lab.outcomes import Outcome, Record, count_epochs, read_outcomes
 from trainact.lab.pairs import (
     Cost,
     Crossing,

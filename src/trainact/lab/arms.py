@@ -1,12 +1,15 @@
 """Arms of a comparison: each is the same recipe with a few fields changed."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from trainact.errors import TrActValueError
 
-__all__ = ["Arm", "parse_arms"]
+__all__ = ["BASELINE", "Arm", "name_arm", "order_arms", "parse_arms"]
+
+BASELINE = "plain"
 
 
 @dataclass(frozen=True)
@@ -62,3 +65,33 @@ def _read_factor(text: str) -> float:
     if not 0 < factor < float("inf"):
         raise TrActValueError(f"lr=FACTOR takes a positive number; got {text!r}.")
     return factor
+
+
+def name_arm(arm: str) -> str:
+    """Return the title of an arm.
+
+    >>> name_arm("tract-0.1"), name_arm("lr-10"), name_arm("adamw")
+    ('TrAct λ=0.1', 'plain, first-layer lr ×10', 'adamw')
+    """
+    number = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+    if match := re.fullmatch(f"tract-{number}", arm):
+        return f"TrAct λ={match[1]}"
+    if match := re.fullmatch(f"lr-{number}", arm):
+        return f"plain, first-layer lr ×{match[1]}"
+    return arm
+
+
+def order_arms(arms: Iterable[str]) -> list[str]:
+    """Return each arm once: the baseline, then TrAct by λ, then the others.
+
+    >>> order_arms(["lr-10", "tract-0.2", "plain", "tract-0.1", "lr-3", "plain"])
+    ['plain', 'tract-0.1', 'tract-0.2', 'lr-3', 'lr-10']
+    """
+
+    def key(arm: str) -> tuple[int, str, float, str]:
+        kind, _, number = arm.partition("-")
+        size = float(number) if re.fullmatch(r"\d+(\.\d+)?(e[+-]?\d+)?", number) else 0.0
+        group = 0 if arm == BASELINE else 1 if kind == "tract" else 2
+        return group, kind, size, arm
+
+    return sorted(set(arms), key=key)

@@ -1,12 +1,12 @@
 """Measured values beside those that the paper prints, and its claims held against them."""
 
 from trainact.lab.answers import Answers
+from trainact.lab.arms import BASELINE, name_arm
 from trainact.lab.chapters import Chapter
 from trainact.lab.claims import ClaimResult, check_claims, read_claim
 from trainact.lab.faithful import find_faithful, tell_deviations
 from trainact.lab.findings import Values
 from trainact.lab.measured import measure_values
-from trainact.lab.outcomes import BASELINE, name_arm
 from trainact.lab.paper import Key, PrintedValue, find_places, find_printed, list_recipes
 from trainact.lab.studies import Study
 from trainact.lab.tables import Grid

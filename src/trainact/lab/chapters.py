@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainact.lab.answers import Answers
+from trainact.lab.arms import BASELINE, name_arm
 from trainact.lab.metric import ACCURACY
-from trainact.lab.outcomes import BASELINE, Record, count_epochs, list_differences, name_arm
+from trainact.lab.outcomes import Record, count_epochs, list_differences
 from trainact.lab.tables import (
     Grid,
     make_cost_grid,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainact.lab.answers import Answers, answer
+from trainact.lab.arms import name_arm
 from trainact.lab.chapters import (
     ask_question,
     list_environments,
@@ -17,7 +18,7 @@ from trainact.lab.chapters import (
 from trainact.lab.curves import draw_pictures
 from trainact.lab.files import write_atomically
 from trainact.lab.markdown import render_chapter
-from trainact.lab.outcomes import Record, name_arm
+from trainact.lab.outcomes import Record
 from trainact.lab.page import render_answers
 from trainact.lab.tables import escape_markdown
 from trainact.lab.wording import SMOKE, caution_about_time, give_verdicts

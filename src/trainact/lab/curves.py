@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from trainact.lab.answers import Answers
-from trainact.lab.outcomes import BASELINE, Outcome, count_epochs, name_arm
+from trainact.lab.arms import BASELINE, name_arm
+from trainact.lab.outcomes import Outcome, count_epochs
 from trainact.lab.wording import SMOKE, show_reach
 
 __all__ = ["draw_accuracy", "draw_budgets", "draw_gradients", "draw_pictures", "export_picture"]

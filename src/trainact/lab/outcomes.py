@@ -5,28 +5,25 @@ Records that do not belong together are refused here, before any number is made 
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trainact.errors import TrActValueError
+from trainact.lab.arms import BASELINE, order_arms
 from trainact.lab.metric import read_metric, read_percent
 from trainact.lab.recipe import HARMLESS
 
 __all__ = [
-    "BASELINE",
     "Outcome",
     "Record",
     "check_pair",
     "count_epochs",
     "list_differences",
-    "name_arm",
-    "order_arms",
     "read_outcomes",
 ]
 
 Record = Mapping[str, Any]
-BASELINE = "plain"
 FORMAT = 1
 FREE_FIELDS = HARMLESS | {"run.seed", "run.device"}
 """Fields of a recipe that may differ between the seeds of one arm at one budget."""
@@ -129,39 +126,9 @@ def check_pair(one: Outcome, other: Outcome) -> None:
         )
 
 
-def name_arm(arm: str) -> str:
-    """Return the title of an arm.
-
-    >>> name_arm("tract-0.1"), name_arm("lr-10"), name_arm("adamw")
-    ('TrAct λ=0.1', 'plain, first-layer lr ×10', 'adamw')
-    """
-    number = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
-    if match := re.fullmatch(f"tract-{number}", arm):
-        return f"TrAct λ={match[1]}"
-    if match := re.fullmatch(f"lr-{number}", arm):
-        return f"plain, first-layer lr ×{match[1]}"
-    return arm
-
-
 def count_epochs(number: int) -> str:
     """Return ``1 epoch`` or ``2 epochs``."""
     return f"{number} epoch{'s' * (number != 1)}"
-
-
-def order_arms(arms: Iterable[str]) -> list[str]:
-    """Return each arm once: the baseline, then TrAct by λ, then the others.
-
-    >>> order_arms(["lr-10", "tract-0.2", "plain", "tract-0.1", "lr-3", "plain"])
-    ['plain', 'tract-0.1', 'tract-0.2', 'lr-3', 'lr-10']
-    """
-
-    def key(arm: str) -> tuple[int, str, float, str]:
-        kind, _, number = arm.partition("-")
-        size = float(number) if re.fullmatch(r"\d+(\.\d+)?(e[+-]?\d+)?", number) else 0.0
-        group = 0 if arm == BASELINE else 1 if kind == "tract" else 2
-        return group, kind, size, arm
-
-    return sorted(set(arms), key=key)
 
 
 def list_differences(one: Record, other: Record, title: str) -> list[str]:

@@ -8,9 +8,10 @@ from importlib.resources import files
 from matplotlib.figure import Figure
 
 from trainact.lab.answers import Answers, answer
+from trainact.lab.arms import name_arm
 from trainact.lab.chapters import Chapter, ask_question, write_chapters
 from trainact.lab.curves import draw_accuracy, draw_budgets, draw_gradients, export_picture
-from trainact.lab.outcomes import Record, count_epochs, name_arm
+from trainact.lab.outcomes import Record, count_epochs
 from trainact.lab.tables import render_html
 from trainact.lab.wording import SMOKE, show_accuracy, show_reach
 

@@ -4,7 +4,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainact.lab.outcomes import BASELINE, Outcome, check_pair
+from trainact.lab.arms import BASELINE
+from trainact.lab.outcomes import Outcome, check_pair
 from trainact.lab.statistics import compute_median, compute_t_interval, find_crossing
 
 __all__ = [

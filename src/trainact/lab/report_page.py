@@ -4,11 +4,11 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainact.lab.arms import BASELINE, name_arm
 from trainact.lab.beside_paper import judge_claims, measure_study
 from trainact.lab.chapters import Chapter
 from trainact.lab.findings import Value
 from trainact.lab.markdown import render_chapter as render_chapter_in_markdown
-from trainact.lab.outcomes import BASELINE, name_arm
 from trainact.lab.page import SMOKE_BANNER, render_chapter, render_document
 from trainact.lab.paper import Key
 from trainact.lab.studies import Damage

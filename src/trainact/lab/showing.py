@@ -8,10 +8,11 @@ from typing import Any
 
 import tomli_w
 
+from trainact.lab.arms import name_arm
 from trainact.lab.estimates import Throughput, count_run, find_throughputs
 from trainact.lab.experiment import Experiment, make_experiment, read_tables
 from trainact.lab.listing import CAUTION, add_up, show_duration, show_work, tell_throughput
-from trainact.lab.outcomes import count_epochs, name_arm
+from trainact.lab.outcomes import count_epochs
 from trainact.lab.paper import find_places, list_recipes, printed_values
 from trainact.lab.recipe import recipe_to_dict
 from trainact.lab.tables import Grid, render_text

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trainact.lab.outcomes import BASELINE, Outcome, check_pair, count_epochs, name_arm
+from trainact.lab.arms import BASELINE, name_arm
+from trainact.lab.outcomes import Outcome, check_pair, count_epochs
 from trainact.lab.statistics import find_in_log, resample
 
 __all__ = ["Reach", "SpeedUp", "find_speed_ups"]

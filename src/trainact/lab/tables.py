@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainact.lab.answers import Answers
-from trainact.lab.outcomes import BASELINE, name_arm
+from trainact.lab.arms import BASELINE, name_arm
 from trainact.lab.wording import (
     SMOKE,
     show_accuracy,

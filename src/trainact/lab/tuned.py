@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from trainact.errors import TrActValueError
-from trainact.lab.arms import parse_arms
+from trainact.lab.arms import BASELINE, parse_arms
 from trainact.lab.experiment import Experiment
-from trainact.lab.outcomes import BASELINE, Record, count_epochs
+from trainact.lab.outcomes import Record, count_epochs
 
 __all__ = ["list_disagreements", "read_tuning", "use_tuning"]
 

@@ -6,7 +6,8 @@ The terminal, the Markdown page and the HTML page all take their numbers and sen
 from collections.abc import Sequence
 
 from trainact.lab.answers import Answers, Summary
-from trainact.lab.outcomes import BASELINE, count_epochs, name_arm
+from trainact.lab.arms import BASELINE, name_arm
+from trainact.lab.outcomes import count_epochs
 from trainact.lab.pairs import Cost, Difference
 from trainact.lab.speedups import Reach, SpeedUp
 

@@ -18,6 +18,7 @@ from trainact.lab.networks import (
     resnet,
     shufflenet,
     squeezenet,
+    stochastic_depth,
     vgg,
     vit,
     wide_resnet,
@@ -136,11 +137,17 @@ NETWORKS: dict[str, Network] = {
     "wideresnet-40-10": Network(
         wide_resnet.wideresnet_40_10, _ZAGORUYKO, 55_914_020, 8_074_541_568
     ),
-    "stochasticdepth18": Network(resnet.stochasticdepth18, _HUANG_DEPTH, 11_224_932, 555_468_800),
-    "stochasticdepth34": Network(resnet.stochasticdepth34, _HUANG_DEPTH, 21_336_804, 1_159_448_576),
-    "stochasticdepth50": Network(resnet.stochasticdepth50, _HUANG_DEPTH, 23_705_316, 1_298_014_208),
+    "stochasticdepth18": Network(
+        stochastic_depth.stochasticdepth18, _HUANG_DEPTH, 11_224_932, 555_468_800
+    ),
+    "stochasticdepth34": Network(
+        stochastic_depth.stochasticdepth34, _HUANG_DEPTH, 21_336_804, 1_159_448_576
+    ),
+    "stochasticdepth50": Network(
+        stochastic_depth.stochasticdepth50, _HUANG_DEPTH, 23_705_316, 1_298_014_208
+    ),
     "stochasticdepth101": Network(
-        resnet.stochasticdepth101, _HUANG_DEPTH, 42_697_444, 2_510_168_064
+        stochastic_depth.stochasticdepth101, _HUANG_DEPTH, 42_697_444, 2_510_168_064
     ),
 }
 """All networks, by the name that recipes use."""
