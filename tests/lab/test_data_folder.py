@@ -221,7 +221,7 @@ def test_a_stream_names_the_damaged_image_when_it_is_read(tmp_path):
     root = write_folder(tmp_path / "set", {"train/a": 2, "train/b": 1, "test/a": 1}, size=32)
     damage(root, 1)
     train = stream(root).train
-    with pytest.raises(DataError, match=r"train/a/000\.png cannot be read as an image.*delete it"):
+    with pytest.raises(DataError, match=r"train/a/000\.png cannot be read as an image.*Delete it"):
         train.read(train.items[0])
     (root / "train/a/001.png").unlink()
     with pytest.raises(DataError, match=r"train/a/001\.png cannot be read \(No such file"):

@@ -29,7 +29,7 @@ def count_detector(
 
     >>> train, test = count_detector({}, 20, 600)
     >>> f"{train:.4g} {test:.4g}"
-    '1.687e+11 1.893e+11'
+    '1.664e+11 1.87e+11'
 
     Args:
         arguments: see `FasterRcnnFields`.
