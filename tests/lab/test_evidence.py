@@ -52,6 +52,7 @@ def test_records_fill_tables_verdicts_and_pictures(results, tmp_path):
     for part in ("### Verdict", "### How the rates were chosen", "| TrAct λ=0.1 | 4 |"):
         assert part in told
     assert NAMES[0] in places["evidence-overview"]
+    assert places["evidence-summary"].count(f"| {NAMES[0]} | TrAct λ=0.1 | 4 |") == 1
     assert places[f"evidence-{NAMES[1]}"] == "No record yet."
     pictures = tmp_path / "pictures"
     named = re.findall(r"\]\(pictures/(.*?)\)", told)

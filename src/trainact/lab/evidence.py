@@ -5,12 +5,14 @@
 yet.
 """
 
+import dataclasses
 import hashlib
 from pathlib import Path
 
 from PIL import Image
 
 from trainact.errors import TrActValueError
+from trainact.lab.arms import BASELINE, name_arm
 from trainact.lab.chapters import list_pictures
 from trainact.lab.curves import draw_pictures
 from trainact.lab.experiment import find_experiments
@@ -19,7 +21,7 @@ from trainact.lab.markdown import render_chapter
 from trainact.lab.report_page import make_overview
 from trainact.lab.studies import find_studies
 from trainact.lab.study_chapters import StudyPage, write_study
-from trainact.lab.tables import escape_markdown, render_markdown
+from trainact.lab.tables import Grid, escape_markdown, render_markdown
 
 __all__ = [
     "FAMILIES",
@@ -32,6 +34,7 @@ __all__ = [
 
 FAMILIES = ("cifar10-cpu", "imagenette-cpu")
 NO_RECORD = "No record yet."
+RECOMMENDED = name_arm("tract-0.1")
 CHAPTERS = (
     "Verdict",
     "Runs that did not end well",
@@ -74,7 +77,10 @@ def read_evidence(results: Path) -> Evidence:
 def write_evidence(evidence: Evidence) -> dict[str, str]:
     """Return what stands in each marked place, by its name."""
     overview = make_overview([page for page in evidence.values() if page is not None])
-    places = {"evidence-overview": render_markdown(overview) if overview.rows else NO_RECORD}
+    places = {
+        "evidence-overview": render_markdown(overview) if overview.rows else NO_RECORD,
+        "evidence-summary": render_markdown(_shorten(overview)) if overview.rows else NO_RECORD,
+    }
     for name, page in evidence.items():
         places[f"evidence-{name}"] = NO_RECORD if page is None else _write(page)
     return places
@@ -100,6 +106,17 @@ def list_stale_pictures(evidence: Evidence, folder: Path) -> list[str]:
             if not path.exists() or _read_source(path) != _digest(page):
                 stale.append(path.name)
     return stale
+
+
+def _shorten(overview: Grid) -> Grid:
+    """Return the rows of the recommended λ and of the other rate, at the largest budget."""
+    last = {row[0]: row[2] for row in overview.rows if row[1] == RECOMMENDED}
+    rows = [
+        row
+        for row in overview.rows
+        if (row[1] == RECOMMENDED or row[1].startswith(BASELINE)) and row[2] == last.get(row[0])
+    ]
+    return dataclasses.replace(overview, rows=tuple(rows))
 
 
 def _write(page: StudyPage) -> str:
