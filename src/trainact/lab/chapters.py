@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from trainact.lab.answers import Answers
 from trainact.lab.arms import BASELINE, name_arm
+from trainact.lab.environment import count_threads
 from trainact.lab.metric import ACCURACY
 from trainact.lab.outcomes import Record, count_epochs, list_differences
 from trainact.lab.tables import (
@@ -188,7 +189,7 @@ def _make_environment_grid(records: Sequence[Record]) -> Grid:
         "python": [row.get("python") for row in made],
         "system": [row.get("system") for row in made],
         "processor": [
-            f"{row.get('processor')}, {row.get('cores')} cores, {row.get('threads')} threads"
+            f"{row.get('processor')}, {row.get('cores')} cores, {count_threads(row)}"
             for row in made
         ],
         "accelerator": [row.get("accelerator") or "none" for row in made],

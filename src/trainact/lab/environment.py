@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 import trainact
 
-__all__ = ["describe_environment"]
+__all__ = ["count_threads", "describe_environment"]
 
 PACKAGES = ("torch", "torchvision", "timm", "torch_tract", "accelerate", "numpy")
 
@@ -32,6 +33,16 @@ def describe_environment(device: str = "cpu") -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "accelerator": torch.cuda.get_device_name() if device.startswith("cuda") else None,
     }
+
+
+def count_threads(environment: Mapping[str, Any]) -> str:
+    """Return how many threads computed.
+
+    >>> count_threads({"threads": 1}), count_threads({"threads": 2})
+    ('1 thread', '2 threads')
+    """
+    number = environment.get("threads")
+    return f"{number} thread{'s' * (number != 1)}"
 
 
 def _read_version(package: str) -> str | None:

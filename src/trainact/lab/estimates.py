@@ -20,6 +20,7 @@ from trainact.lab.cost import count_forward
 from trainact.lab.data.cifar_sets import SETS
 from trainact.lab.data.photos import CLASSES, TEST_CROPS, TRAIN_CROPS
 from trainact.lab.detection.work import count_detector
+from trainact.lab.environment import count_threads
 from trainact.lab.experiment import find_experiment
 from trainact.lab.models import hide_values
 from trainact.lab.networks import NETWORKS
@@ -124,8 +125,7 @@ def find_throughputs(results: Path = RESULTS) -> list[Throughput]:
             continue  # trainact report tells of damaged records
         made = record["environment"]
         device = "cuda" if str(made["device"]).startswith("cuda") else "cpu"
-        threads = made["threads"]
-        processor = f"{made['processor']}, {threads} thread{'s' * (threads != 1)}"
+        processor = f"{made['processor']}, {count_threads(made)}"
         if rate is not None and record["kind"] == "full":
             found.setdefault((device, made["accelerator"] or processor), []).append(rate)
     throughputs = []

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from trainact.errors import TrActValueError
 from trainact.lab.contests import NetworkContest
-from trainact.lab.environment import describe_environment
+from trainact.lab.environment import count_threads, describe_environment
 from trainact.lab.files import write_atomically
 from trainact.lab.networks import NETWORKS, build_network
 from trainact.lab.timing import compare_times, summarise
@@ -122,7 +122,7 @@ def render_zoo(record: dict[str, Any] | None) -> str:
         return "There is no record yet; `trainact bench --zoo --out results/bench` makes it."
     rows = record["networks"]
     made = record["environment"]
-    hardware = made["accelerator"] or f"{made['processor']}, {made['threads']} threads"
+    hardware = made["accelerator"] or f"{made['processor']}, {count_threads(made)}"
     commits = sorted({str(row["commit"])[:10] + "+" * (row["clean"] is False) for row in rows})
     shares = sorted(row["extra_over_plain"]["median"] for row in rows)
     lines = [

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainact.errors import TrActValueError
+from trainact.lab.environment import count_threads
 from trainact.lab.evidence import (
     Evidence,
     draw_evidence,
@@ -72,7 +73,7 @@ def render_bench(record: dict[str, Any], section: str) -> str:
 def describe_record(record: dict[str, Any]) -> str:
     """Return one sentence on what the record was made with."""
     made = record["environment"]
-    hardware = made["accelerator"] or f"{made['processor']}, {made['threads']} threads"
+    hardware = made["accelerator"] or f"{made['processor']}, {count_threads(made)}"
     packages = ", ".join(
         f"{name} {made['packages'][name]}"
         for name in ("torch", "torch_tract")

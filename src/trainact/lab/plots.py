@@ -6,6 +6,8 @@ from typing import Any
 import matplotlib
 import matplotlib.pyplot as plt
 
+from trainact.lab.environment import count_threads
+
 __all__ = ["plot_growth"]
 
 matplotlib.use("Agg")
@@ -58,4 +60,4 @@ def plot_growth(record: dict[str, Any], folder: Path) -> list[Path]:
 def _describe(environment: dict[str, Any]) -> str:
     hardware = environment["accelerator"] or environment["processor"]
     torch_version = environment["packages"]["torch"]
-    return f"{hardware}, {environment['threads']} threads, torch {torch_version}"
+    return f"{hardware}, {count_threads(environment)}, torch {torch_version}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainact.lab.data.sources import COLLECTIONS, DETECTION
+from trainact.lab.environment import count_threads
 from trainact.lab.estimates import Throughput, count_run, find_throughputs
 from trainact.lab.experiment import Experiment, find_experiment, list_experiments
 from trainact.lab.faithful import find_faithful
@@ -182,5 +183,5 @@ def _tell_measured(experiment: Experiment, studies: Sequence[Study]) -> str:
     if not records:
         return "nothing"
     made = [record["environment"] for record in records]
-    hardware = sorted({e["accelerator"] or f"{e['processor']}, one core" for e in made})
+    hardware = sorted({e["accelerator"] or f"{e['processor']}, {count_threads(e)}" for e in made})
     return f"{len(records)} of {len(experiment.plan())} runs on {', '.join(hardware)}"
