@@ -19,6 +19,7 @@ from trainact.lab.builders import build_for_training
 from trainact.lab.cost import count_forward
 from trainact.lab.data.cifar_sets import SETS
 from trainact.lab.data.photos import CLASSES, TEST_CROPS, TRAIN_CROPS
+from trainact.lab.detection.faster_rcnn import DETECTOR
 from trainact.lab.detection.work import count_detector
 from trainact.lab.environment import count_threads
 from trainact.lab.experiment import find_experiment
@@ -36,7 +37,6 @@ RESULTS = Path(__file__).parents[3] / "results"
 CPU_RATE = 18e9
 """One thread of an AMD EPYC, from a trial of the recipe cifar10-cpu-resnet-sgd."""
 CHANNELS = 3
-DETECTOR = "lab:faster-rcnn-vgg16"
 
 
 @dataclass(frozen=True)

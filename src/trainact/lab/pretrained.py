@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from trainact.errors import TrActValueError
+from trainact.lab.data.images import DataError
 from trainact.lab.recipe import ModelFields
 from trainact.lab.vision import import_torchvision
 
-__all__ = ["LoadedWeights", "find_weights", "load_weights", "read_weights"]
+__all__ = ["LoadedWeights", "find_weights", "load_weights", "open_weights", "read_weights"]
 
 WRAPPERS = ("model", "state_dict")  # keys under which training scripts keep the weights
 PREFIXES = ("module.", "_orig_mod.")  # of DDP and of the compiler
@@ -142,20 +143,9 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
     Raises:
         TrActValueError: the file is of another kind, damaged, or holds no weights.
     """
-    import safetensors.torch
-
-    try:
-        if path.suffix == ".safetensors":
-            content: Any = safetensors.torch.load_file(path)
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        with path.open("rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    except Exception as error:  # of pickle, zip and safetensors
-        raise TrActValueError(
-            f"{path} cannot be read as weights ({type(error).__name__}: {str(error)[:200]}). "
-            "Accepted are .safetensors files and PyTorch files of tensors alone."
-        ) from error
+    content = open_weights(path)
+    with path.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
     for key in WRAPPERS:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
@@ -168,6 +158,25 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
     if not tensors:
         raise TrActValueError(f"{path} holds no weights by name.")
     return tensors, digest
+
+
+def open_weights(path: Path) -> Any:
+    """Return what a safetensors file or a file of ``torch.save`` holds; no code is run.
+
+    Raises:
+        DataError: the file is missing, damaged, or holds more than tensors.
+    """
+    import safetensors.torch
+
+    try:
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of pickle, zip and safetensors
+        raise DataError(
+            f"{path} cannot be read as weights ({type(error).__name__}: {str(error)[:200]}). "
+            "Accepted are .safetensors files and PyTorch files of tensors alone."
+        ) from error
 
 
 def _find_classifier(network: nn.Module) -> str:

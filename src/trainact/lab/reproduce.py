@@ -97,12 +97,11 @@ def make_time_grid(
     rows = []
     for experiment in experiments:
         works = [count_run(run) for run in experiment.plan()]
-        longest = max((work for work in works if work), default=None)
         rows.append(
             (
                 f"`{experiment.name}`",
                 str(len(works)),
-                _show_time(throughput, experiment, longest),
+                _show_time(throughput, experiment, _find_longest(works)),
                 _show_time(throughput, experiment, add_up(works)),
                 *([_tell_printed(experiment.name)] if throughput.device == "cuda" else []),
                 _tell_measured(experiment, studies),
@@ -115,7 +114,7 @@ def make_time_grid(
 
 def write_commands(experiment: Experiment, gpu: Throughput) -> str:
     """Return the section of one recipe: a heading, its title, and the commands."""
-    command, alone = write_command(experiment), write_command(experiment)
+    command = alone = write_command(experiment)
     parts = experiment.recipe.data.batch_size // FITS
     if parts > 1:  # one GPU holds a part of the batch
         alone += f" \\\n    run.accumulation={parts}"
@@ -130,12 +129,12 @@ def write_commands(experiment: Experiment, gpu: Throughput) -> str:
             f"sbatch --nodes {NODES} --gpus-per-node {GPUS} docs/slurm/nodes.sh \\",
             f"    {command}",
         ]
-    plan = experiment.plan()
-    longest = gpu.time(experiment.recipe, max((count_run(run) or 0 for run in plan), default=0))
+    works = [count_run(run) for run in experiment.plan()]
+    longest = gpu.time(experiment.recipe, _find_longest(works))
     if longest is not None and longest < JOB_SECONDS:
         lines += [
             "# several nodes by SLURM, each run on one GPU",
-            f"sbatch --array 1-{min(len(plan), ARRAY)} docs/slurm/array.sh {alone}",
+            f"sbatch --array 1-{min(len(works), ARRAY)} docs/slurm/array.sh {alone}",
         ]
     code = "\n".join(f"    {line}" for text in lines for line in text.splitlines())
     return f"### {experiment.name}\n\n{experiment.title}: {experiment.paper}.\n\n{code}"
@@ -155,6 +154,10 @@ def write_command(experiment: Experiment) -> str:
     if data.name == DETECTION:
         words.append("--model.arguments.weights path/to/vgg16.safetensors")
     return " \\\n    ".join(words)
+
+
+def _find_longest(works: Sequence[float | None]) -> float | None:
+    return max((work for work in works if work), default=None)
 
 
 def _show_time(throughput: Throughput, experiment: Experiment, work: float | None) -> str:

@@ -14,7 +14,7 @@ from trainact.lab.naming import name_network, parse_whole_numbers
 from trainact.lab.plan import PlannedRun, parse_shard, place_runs
 from trainact.lab.progress import Silence, choose_display
 from trainact.lab.runner import Outcome, run_all
-from trainact.lab.settings import find_data_field, is_first_rank, parse_settings
+from trainact.lab.settings import is_first_rank, read_changes
 from trainact.lab.smoke import shrink
 from trainact.lab.tuned import read_tuning, use_tuning
 
@@ -96,9 +96,7 @@ def _list(runs: Sequence[PlannedRun]) -> None:
 
 def choose_part(experiment: Experiment, arguments: argparse.Namespace) -> Experiment:
     """Return what the command line asks for of an experiment."""
-    changes = parse_settings(arguments.settings)
-    if arguments.data:
-        changes[find_data_field(experiment.recipe.data.name)] = arguments.data
+    changes = read_changes(arguments, experiment.recipe.data.name)
     if arguments.tuned:
         experiment = use_tuning(experiment, read_tuning(arguments.tuned))
     experiment = change_experiment(experiment, changes)

@@ -1,11 +1,19 @@
 """What commands share: fields by their dotted names, and which process speaks."""
 
+import argparse
 import os
 from collections.abc import Sequence
 
 from trainact.errors import TrActValueError
 
-__all__ = ["count_ranks", "find_data_field", "gather_settings", "is_first_rank", "parse_settings"]
+__all__ = [
+    "count_ranks",
+    "find_data_field",
+    "gather_settings",
+    "is_first_rank",
+    "parse_settings",
+    "read_changes",
+]
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, str]:
@@ -50,6 +58,14 @@ def gather_settings(arguments: Sequence[str]) -> list[str]:
             word = f"{name[2:]}={value}"
         gathered.append(word)
     return gathered
+
+
+def read_changes(arguments: argparse.Namespace, data: str) -> dict[str, str]:
+    """Return the fields that a command line sets, where a recipe's data set is called ``data``."""
+    changes = parse_settings(arguments.settings)
+    if arguments.data:
+        changes[find_data_field(data)] = arguments.data
+    return changes
 
 
 def find_data_field(name: str) -> str:

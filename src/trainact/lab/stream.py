@@ -4,7 +4,7 @@ What is random about an image depends on the seed, the epoch, its position in it
 on nothing else: not on the workers, nor on what was read before. No global generator is moved.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -111,7 +111,10 @@ class StreamLoader(DataLoader[Any]):
 
 
 def make_loader(
-    dataset: StreamDataset, batches: list[list[Position]], workers: int
+    dataset: Dataset[Any],
+    batches: list[list[Position]],
+    workers: int,
+    collate: Callable[[Any], Any] | None = None,
 ) -> StreamLoader:
     """Return a loader of exactly these batches: images, uint8 [B, 3, S, S], and labels, int64 [B].
 
@@ -119,12 +122,13 @@ def make_loader(
         dataset: gives the images.
         batches: the positions of each batch: a whole epoch's, or those that are left of it.
         workers: processes that read images; 0 to read them in this one.
+        collate: makes something else than two tensors of a batch.
     """
     return StreamLoader(
         dataset,
         batch_sampler=batches,
         num_workers=workers,
-        collate_fn=_collate,
+        collate_fn=collate or _collate,
         generator=torch.Generator(),  # or the loader takes a number from the global one
     )
 

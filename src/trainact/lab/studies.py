@@ -4,7 +4,6 @@ An experiment's folder holds ``runs/`` (or ``smoke/``), and ``tuning/`` where it
 """
 
 import dataclasses
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from trainact.lab.outcomes import Record, read_outcomes
 from trainact.lab.paper import list_recipes
 from trainact.lab.recipe_file import read_recipe
 from trainact.lab.record import read_record
+from trainact.lab.tuned import read_tuning
 from trainact.lab.tuning_table import make_tuning_grid
 
 __all__ = ["Damage", "Study", "find_studies"]
@@ -120,9 +120,12 @@ def _add_run(path: Path, studies: dict[tuple[str, str], Study], damages: list[Da
 def _add_tuning(path: Path, studies: dict[tuple[str, str], Study], damages: list[Damage]) -> None:
     home = path.parent.parent if path.parent.name == TUNING else path.parent
     try:
-        tuning = json.loads(path.read_text(encoding="utf-8"))
+        tuning = read_tuning(path)
         make_tuning_grid(tuning)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except TrActValueError as error:
+        damages.append(Damage(path, str(error)))
+        return
+    except (KeyError, TypeError, AttributeError) as error:
         damages.append(Damage(path, f"{path} is not what trainact tune writes: {error!r}"))
         return
     _open(studies, home, "full").tuning = tuning

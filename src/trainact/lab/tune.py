@@ -21,7 +21,7 @@ from trainact.lab.plan import place_runs
 from trainact.lab.progress import Display, Silence, choose_display
 from trainact.lab.recipe import Recipe, change_recipe, identify
 from trainact.lab.runner import Outcome, run_all
-from trainact.lab.settings import find_data_field, is_first_rank, parse_settings
+from trainact.lab.settings import is_first_rank, read_changes
 from trainact.lab.tuning_table import show_value
 
 __all__ = ["add_arguments", "plan_tuning", "run", "tune"]
@@ -49,9 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     display = choose_display() if is_first_rank() else Silence()
     found = find_experiments(arguments.recipe)
     for experiment in (member for whole in found for member in whole.split()):
-        changes = parse_settings(arguments.settings)
-        if arguments.data:
-            changes[find_data_field(experiment.recipe.data.name)] = arguments.data
+        changes = read_changes(arguments, experiment.recipe.data.name)
         changed = change_experiment(experiment, changes)
         changed = dataclasses.replace(changed, seeds=seeds)
         if arguments.epochs:

@@ -14,7 +14,7 @@ from trainact.lab.data.pictures import picture_to_tensor
 from trainact.lab.detection.objects import AnnotatedImage, Objects
 from trainact.lab.randomness import make_generator
 from trainact.lab.recipe import DataFields
-from trainact.lab.stream import Position, StreamLoader
+from trainact.lab.stream import Position, make_loader
 
 __all__ = ["DetectionBatches", "DetectionShare", "SceneDataset", "make_target", "read_scenes"]
 
@@ -77,13 +77,7 @@ def read_scenes(
     dataset: SceneDataset, batches: list[list[Position]], workers: int
 ) -> Iterator[list[Scene]]:
     """Yield exactly these batches."""
-    yield from StreamLoader(
-        dataset,
-        batch_sampler=batches,
-        num_workers=workers,
-        collate_fn=_keep,
-        generator=torch.Generator(),  # or the loader takes a number from the global one
-    )
+    yield from make_loader(dataset, batches, workers, _keep)
 
 
 def _keep(items: Any) -> Any:

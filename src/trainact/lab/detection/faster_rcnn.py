@@ -17,8 +17,10 @@ from trainact.lab.detection.operators import import_detection
 from trainact.lab.detection.weights import load_part, read_weights
 from trainact.lab.fields import build_table
 
-__all__ = ["FasterRcnnFields", "VggBackbone", "VggHead", "make_faster_rcnn"]
+__all__ = ["DETECTOR", "FasterRcnnFields", "VggBackbone", "VggHead", "make_faster_rcnn"]
 
+DETECTOR = "lab:faster-rcnn-vgg16"
+"""What recipes call it."""
 STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 """Channels and convolutions of the five stages of VGG-16."""
 WIDTH = 64

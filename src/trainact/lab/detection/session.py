@@ -11,16 +11,15 @@ from trainact.errors import TrActValueError
 from trainact.lab.batches import Batches, Standard
 from trainact.lab.detection.batches import DetectionBatches, DetectionShare
 from trainact.lab.detection.evaluate import evaluate_detector
-from trainact.lab.detection.faster_rcnn import make_faster_rcnn
+from trainact.lab.detection.faster_rcnn import DETECTOR, make_faster_rcnn
 from trainact.lab.detection.objects import DetectionData
 from trainact.lab.initial import put_tract
 from trainact.lab.metric import MEAN_AVERAGE_PRECISION
 from trainact.lab.recipe import Recipe
 from trainact.lab.session import Session
 
-__all__ = ["DETECTOR", "DetectionSession"]
+__all__ = ["DetectionSession"]
 
-DETECTOR = "lab:faster-rcnn-vgg16"
 ONLY = {
     "model.name": DETECTOR,
     "data.crop": "none",

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from trainact.lab.data.images import DataError
+from trainact.lab.pretrained import open_weights
 
 __all__ = ["load_part", "read_weights"]
 
@@ -19,15 +19,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """
     if not path.is_file():
         raise DataError(f"there is no file of weights {path}.")
-    try:
-        if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path)
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # the readers raise almost anything for damaged files
-        shown = str(error).splitlines()[0] if str(error) else ""
-        raise DataError(
-            f"{path} cannot be read as weights ({type(error).__name__}: {shown})."
-        ) from error
+    tensors = open_weights(path)
     if not isinstance(tensors, dict) or not all(isinstance(v, Tensor) for v in tensors.values()):
         raise DataError(f"{path} does not hold named tensors, as a state_dict does.")
     return tensors
