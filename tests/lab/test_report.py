@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from comparison_records import diverge, make_record, make_study
+from comparison_records import diverge, judge_by_precision, make_record, make_study
 from result_folders import make_faithful, write_record, write_study, write_tuning
 from test_page import Page
 
@@ -15,6 +15,7 @@ from trainact.errors import TrActValueError
 from trainact.lab import cli
 from trainact.lab.answers import answer
 from trainact.lab.failures import write_failure
+from trainact.lab.faithful import list_deviations
 from trainact.lab.report import read_report
 from trainact.lab.report_page import render_markdown_report
 from trainact.lab.studies import find_studies
@@ -167,6 +168,16 @@ def test_runs_that_are_not_the_recipes_are_not_held_against_the_paper(tmp_path):
         "the paper. They have data.train_images 500 (the recipe: 0)."
     )
     assert "No run here is of an experiment of the paper." in render_markdown_report(report)
+
+
+def test_the_file_of_a_detectors_weights_is_its_users_choice(tmp_path):
+    name = "detection-voc2007"
+    record = judge_by_precision(make_record("plain", 14, 0, 60), [0.6] * 14)
+    record = make_faithful(name, record)
+    record["recipe"]["model"]["arguments"] = {"weights": "vgg16.safetensors"}
+    assert list_deviations(name, record) == []
+    record["recipe"]["model"]["arguments"] |= {"width": 8}
+    assert list_deviations(name, record) == ["model.arguments.width 8 (the recipe: None)"]
 
 
 def test_arms_that_differ_in_more_than_tract_are_refused(tmp_path):

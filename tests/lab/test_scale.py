@@ -69,6 +69,7 @@ def test_the_settings_that_the_paper_states_are_those_of_the_recipes():
         stages = {(r.model.pretraining, r.tract.enabled) for r in plan}
         assert stages == {(a, b) for a in ("plain", "tract") for b in (True, False)}
         assert {r.schedule.epochs for r in plan} == {epochs}
+        assert all(r.optimizer.nesterov for r in plan)  # as timm's sgd has it
 
 
 def test_a_smoke_run_of_the_command_line_takes_a_folder_and_resumes(samples, tmp_path, capsys):

@@ -5,10 +5,10 @@ import json
 
 import pytest
 from comparison_records import make_record
-from lab_helpers import start
+from lab_helpers import make_quick, start
 
 from trainact.errors import TrActValueError
-from trainact.lab import cli
+from trainact.lab import cli, runner
 from trainact.lab.answers import answer
 from trainact.lab.experiment import Experiment, find_experiment
 from trainact.lab.failures import clear_failure, read_failure, write_failure
@@ -215,6 +215,20 @@ def test_a_failure_is_recorded_listed_tried_again_and_then_forgotten(tmp_path, c
     assert json.loads(path.read_text())["attempts"] == 2
     clear_failure(path.parent)
     assert read_failure(path.parent) is None
+
+
+def test_among_ranks_a_failure_is_written_once_and_raised_by_all(tmp_path, monkeypatch):
+    def fail(*rest):
+        raise TrActValueError("an image is cut short")
+
+    monkeypatch.setattr(runner, "train", fail)
+    run = PlannedRun(make_quick(), tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(TrActValueError, match="cut short"):
+            runner.do_run(run, lambda event: None, lambda fields: None)
+        assert (read_failure(run.folder.path) is not None) == (rank == "0")
 
 
 def test_a_run_that_ends_well_forgets_its_failure(two, tmp_path, capsys):

@@ -9,7 +9,8 @@ from result_folders import write_study, write_tuning
 from trainact.errors import TrActValueError
 from trainact.lab import runner
 from trainact.lab.cli import main
-from trainact.lab.experiment import change_experiment, find_experiment, make_experiment
+from trainact.lab.experiment import find_experiment, make_experiment
+from trainact.lab.overrides import change_experiment
 from trainact.lab.recipe import recipe_to_dict
 from trainact.lab.record import find_records
 from trainact.lab.report import read_report
@@ -151,11 +152,23 @@ def test_a_field_that_is_set_stays_so_in_a_smoke_run():
     assert small.recipe.data.train_images == 64
 
 
-def test_another_budget_needs_milestones_of_its_own(capsys):
+def test_another_budget_needs_milestones_of_its_own(tmp_path, capsys):
     words = ["run", "cifar100-table", "--epochs", "100", "--networks", "vgg11", "--dry-run"]
     assert main(words) == 2
     assert "give schedule.milestones=[...] too" in capsys.readouterr().err
     assert main([*words, "schedule.milestones=[30,60,80]"]) == 0
+    assert main([*words, "--smoke"]) == 0  # which has none
+    assert main(["tune", "imagenet-resnet18", "--epochs", "45", "--out", str(tmp_path)]) == 2
+    assert "give schedule.milestones=[...] too" in capsys.readouterr().err
+
+
+def test_a_budget_that_is_run_alone_may_be_tuned_alone(recipe, tmp_path, capsys):
+    file = tmp_path / "tuning.json"
+    file.write_text('{"experiment": "quick", "chosen": {"1": {"optimizer.lr": 0.3}}}')
+    words = ["run", str(recipe), "--tuned", str(file), "--dry-run"]
+    assert main(words) == 2
+    assert "no rates were chosen for 2 epochs" in capsys.readouterr().err
+    assert main([*words, "--epochs", "1"]) == 0
 
 
 def test_a_grid_of_fields_that_do_not_exist_is_refused():

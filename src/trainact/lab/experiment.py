@@ -6,7 +6,6 @@ never share a folder, and only a member's runs are compared with each other.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -21,7 +20,6 @@ from trainact.lab.recipe_file import read_toml
 
 __all__ = [
     "Experiment",
-    "change_experiment",
     "find_experiment",
     "find_experiments",
     "list_experiments",
@@ -166,31 +164,6 @@ def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
         for value in values:
             change_recipe(recipe, {name_of_field: value})
     return experiment
-
-
-def change_experiment(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
-    """Return the experiment with fields set in every run, also where a budget has its own value.
-
-    Raises:
-        TrActValueError: a field is unknown, or is what the runs of the experiment differ in.
-    """
-    varied = {"schedule.epochs": "--epochs", "run.seed": "--seeds", "run.arm": "--arms"}
-    for dotted in changes:
-        if dotted in varied:
-            raise TrActValueError(f"{dotted} differs from run to run; give {varied[dotted]}.")
-        arms = [arm.name for arm in experiment.arms if dotted in arm.changes]
-        if arms:
-            raise TrActValueError(
-                f"{dotted} is what the arms {', '.join(arms)} of {experiment.name} set. Choose "
-                "among them with --arms, or write a recipe file with others ('trainact show "
-                f"{experiment.name}' prints one)."
-            )
-    own = {
-        budget: {key: value for key, value in row.items() if key not in changes}
-        for budget, row in experiment.changes.items()
-    }
-    recipe = change_recipe(experiment.recipe, dict(changes))
-    return dataclasses.replace(experiment, recipe=recipe, changes=own)
 
 
 def list_experiments() -> list[str]:

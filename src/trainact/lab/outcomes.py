@@ -170,12 +170,15 @@ def _check_arms(records: Sequence[Record]) -> None:
             )
 
 
-def _flatten(tables: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        f"{table}.{key}": value
-        for table, row in tables.items()
-        for key, value in (row.items() if isinstance(row, Mapping) else [("", row)])
-    }
+def _flatten(tables: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """Return values by dotted names, those of a network's arguments too."""
+    flat: dict[str, Any] = {}
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{place}{key}.")
+        else:
+            flat[f"{place}{key}"] = value
+    return flat
 
 
 def _read(record: Record, number: int) -> Outcome:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainact.errors import TrActValueError
 from trainact.lab.data.sources import COLLECTIONS, DETECTION
 from trainact.lab.environment import count_threads
 from trainact.lab.estimates import Throughput, count_run, find_throughputs
@@ -56,10 +57,17 @@ def write_reproduction(results: Path) -> dict[str, str]:
 
 
 def read_full_studies(results: Path) -> list[Study]:
-    """Return the experiments that were run for real and whose records are below a folder."""
+    """Return the experiments that were run for real and whose records are below a folder.
+
+    Raises:
+        TrActValueError: a record is damaged.
+    """
     if not any(results.rglob("record.json")):
         return []
-    return [study for study in find_studies([results])[0] if study.kind == "full"]
+    studies, damages = find_studies([results])
+    if damages:
+        raise TrActValueError(damages[0].reason)
+    return [study for study in studies if study.kind == "full"]
 
 
 def list_places(paper: str) -> list[str]:

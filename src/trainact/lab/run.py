@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainact.errors import TrActValueError
-from trainact.lab.experiment import Experiment, change_experiment, find_experiments
+from trainact.lab.experiment import (
+    Experiment,
+    find_experiments,
+)
 from trainact.lab.failures import read_failure
 from trainact.lab.fields import name_nearest
 from trainact.lab.naming import name_network, parse_whole_numbers
+from trainact.lab.overrides import change_experiment, choose_budgets
 from trainact.lab.plan import PlannedRun, parse_shard, place_runs
 from trainact.lab.progress import Silence, choose_display
 from trainact.lab.runner import Outcome, run_all
@@ -97,35 +101,23 @@ def _list(runs: Sequence[PlannedRun]) -> None:
 def choose_part(experiment: Experiment, arguments: argparse.Namespace) -> Experiment:
     """Return what the command line asks for of an experiment."""
     changes = read_changes(arguments, experiment.recipe.data.name)
+    budgets = parse_whole_numbers(arguments.epochs, "--epochs") if arguments.epochs else ()
+    if budgets and not arguments.smoke:
+        experiment = choose_budgets(experiment, budgets, changes)
     if arguments.tuned:
         experiment = use_tuning(experiment, read_tuning(arguments.tuned))
     experiment = change_experiment(experiment, changes)
     if arguments.smoke:
         experiment = shrink(experiment, changes)
+        experiment = dataclasses.replace(experiment, budgets=tuple(budgets) or experiment.budgets)
     if arguments.seeds:
         seeds = tuple(parse_whole_numbers(arguments.seeds, "--seeds"))
         experiment = dataclasses.replace(experiment, seeds=seeds)
-    if arguments.epochs:
-        budgets = tuple(parse_whole_numbers(arguments.epochs, "--epochs"))
-        if "schedule.milestones" not in changes:
-            _check_milestones(experiment, budgets)
-        experiment = dataclasses.replace(experiment, budgets=budgets)
     if arguments.arms:
         experiment = _choose_arms(experiment, arguments.arms.split(","))
     if arguments.networks:
         experiment = _choose_networks(experiment, arguments.networks.split(","))
     return experiment
-
-
-def _check_milestones(experiment: Experiment, budgets: Sequence[int]) -> None:
-    """Refuse a budget that the recipe has no milestones for."""
-    others = [budget for budget in budgets if budget not in experiment.budgets]
-    if others and experiment.recipe.schedule.name == "steps":
-        raise TrActValueError(
-            f"{experiment.name} lowers its rate at milestones, which it has for "
-            f"{', '.join(map(str, experiment.budgets))} epochs and not for {others[0]}; give "
-            "schedule.milestones=[...] too."
-        )
 
 
 def _choose_networks(experiment: Experiment, names: Sequence[str]) -> Experiment:

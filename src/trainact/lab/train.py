@@ -164,17 +164,20 @@ class _Run:
     def _finish_epoch(self) -> None:
         session = self.session
         sums = self._read_totals()
-        steps = sums["finite_steps"] or float("nan")
+        steps = sums["finite_steps"]
+        norms = {
+            name: sums[name] / steps if steps else None
+            for name in ("first_layer_grad_norm", "grad_norm")
+        }
         started = time.perf_counter()
         tested = session.evaluate()
         session.order = session.batches.hash_order(session.epoch, session.order)
-        metrics = {
+        metrics: dict[str, Any] = {
             "epoch": session.epoch + 1,
             "train_loss": sums["loss"] / sums["seen"],
             **{f"train_{name}": int(sums[name]) for name in session.counts},
             **tested,
-            "first_layer_grad_norm": sums["first_layer_grad_norm"] / steps,
-            "grad_norm": sums["grad_norm"] / steps,
+            **norms,
             "lr": session.rate_at_start,
             "train_seconds": session.seconds,
             "test_seconds": time.perf_counter() - started,

@@ -13,10 +13,14 @@ from typing import Any
 
 from trainact.errors import TrActValueError
 from trainact.lab.environment import describe_environment
-from trainact.lab.experiment import Experiment, change_experiment, find_experiments
+from trainact.lab.experiment import (
+    Experiment,
+    find_experiments,
+)
 from trainact.lab.files import write_atomically
 from trainact.lab.metric import read_metric, read_percent
 from trainact.lab.naming import parse_whole_numbers
+from trainact.lab.overrides import change_experiment, choose_budgets
 from trainact.lab.plan import place_runs
 from trainact.lab.progress import Display, Silence, choose_display
 from trainact.lab.recipe import Recipe, change_recipe, identify
@@ -50,11 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
     found = find_experiments(arguments.recipe)
     for experiment in (member for whole in found for member in whole.split()):
         changes = read_changes(arguments, experiment.recipe.data.name)
-        changed = change_experiment(experiment, changes)
-        changed = dataclasses.replace(changed, seeds=seeds)
+        changed = experiment
         if arguments.epochs:
-            budgets = tuple(parse_whole_numbers(arguments.epochs, "--epochs"))
-            changed = dataclasses.replace(changed, budgets=budgets)
+            budgets = parse_whole_numbers(arguments.epochs, "--epochs")
+            changed = choose_budgets(changed, budgets, changes)
+        changed = dataclasses.replace(change_experiment(changed, changes), seeds=seeds)
         folder = arguments.out / experiment.name / "tuning"
         chosen = tune(changed, folder, arguments.jobs, display)
         if is_first_rank():
@@ -63,7 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
                 told = ", ".join(f"{field} = {show_value(v)}" for field, v in values.items())
                 print(f"  {budget} epochs: {told}")
             print(f"wrote {folder / 'tuning.json'}; every arm with these rates:")
-            print(f"  trainact run {arguments.recipe} --tuned {folder / 'tuning.json'}")
+            file = arguments.recipe.endswith(".toml")
+            name = arguments.recipe if file else experiment.name
+            epochs = f" --epochs {arguments.epochs}" if arguments.epochs else ""
+            print(f"  trainact run {name}{epochs} --tuned {folder / 'tuning.json'}")
     return 0
 
 
