@@ -141,3 +141,22 @@ def make_study(
                     row["train_seconds"] *= math.exp(noise.gauss(0, 0.02))
                 records.append(record)
     return records
+
+
+def make_arms(budget=3, **accuracies):
+    """Return records of arms (underscores for dashes), one for each final accuracy."""
+    return [
+        make_record(arm.replace("__", ".").replace("_", "-"), budget, seed, value)
+        for arm, values in accuracies.items()
+        for seed, value in enumerate(values)
+    ]
+
+
+def make_curves(plain, arm, name="tract-0.1"):
+    """Return records of plain and one arm; each maps a budget to accuracies of seeds."""
+    return [
+        make_record(title, budget, seed, value)
+        for title, curve in (("plain", plain), (name, arm))
+        for budget, values in curve.items()
+        for seed, value in enumerate(values)
+    ]
