@@ -76,7 +76,9 @@ def test_a_smoke_run_of_the_command_line_takes_a_folder_and_resumes(samples, tmp
     words = ["run", "imagenette-cpu-vit", "--smoke", "--out", str(tmp_path),
              "--data", str(samples / "imagenette"), "--arms", "plain,tract-0.1"]  # fmt: skip
     assert main(words) == 0
-    assert "2 runs complete, 0 diverged, 0 failed" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "2 runs complete, 0 diverged, 0 failed" in told
+    assert f"trainact report {tmp_path / 'imagenette-cpu-vit'}\n" in told
     records = find_records(tmp_path)
     assert {r["arm"] for r in records} == {"plain", "tract-0.1"}
     assert {r["data"]["name"] for r in records} == {"imagenette"}

@@ -173,6 +173,7 @@ def test_runs_of_two_networks_are_done_apart_and_never_compared(two, tmp_path, c
     assert cli.main(["run", two, "--out", str(out)]) == 0
     said = capsys.readouterr()
     assert "4 runs complete, 0 diverged, 0 failed" in said.out
+    assert f"What they say: trainact report {out}\n" in said.out
     assert "small_models-make_noisy: plain, 1 epoch, seed 0: epoch 1/1" in said.err
     folders = sorted(path.name for path in out.iterdir())
     assert folders == ["small_models-make_noisy", "small_models-make_tiny"]

@@ -2,15 +2,14 @@
 
 import argparse
 import dataclasses
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from trainact.errors import TrActValueError
-from trainact.lab.experiment import (
-    Experiment,
-    find_experiments,
-)
+from trainact.lab.experiment import Experiment, find_experiments
 from trainact.lab.failures import read_failure
 from trainact.lab.fields import name_nearest
 from trainact.lab.naming import name_network, parse_whole_numbers
@@ -141,7 +140,7 @@ def _choose_arms(experiment: Experiment, names: Sequence[str]) -> Experiment:
 
 
 def summarise(name: str, outcomes: Sequence[Outcome]) -> int:
-    """Print how many runs ended how, and each that did not end well."""
+    """Print how many runs ended how, each that did not end well, and how to read the records."""
     diverged = [o for o in outcomes if o.record and o.record["status"] == "diverged"]
     failed = [o for o in outcomes if o.failure is not None]
     for outcome in diverged:
@@ -151,4 +150,7 @@ def summarise(name: str, outcomes: Sequence[Outcome]) -> int:
         print(f"failed: {outcome.run.name}: {outcome.failure}", file=sys.stderr)
     good = len(outcomes) - len(diverged) - len(failed)
     print(f"{name}: {good} runs complete, {len(diverged)} diverged, {len(failed)} failed")
+    if good:
+        experiments = {outcome.run.folder.path.parent.parent for outcome in outcomes}
+        print(f"What they say: trainact report {shlex.quote(os.path.commonpath(experiments))}")
     return 1 if diverged or failed else 0
