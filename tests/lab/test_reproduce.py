@@ -17,6 +17,7 @@ pytest.importorskip("rich", reason="the lab's tables need rich")
 from trainact.lab import cli, pages
 from trainact.lab.estimates import find_throughputs
 from trainact.lab.experiment import find_experiment, list_experiments
+from trainact.lab.invocation import write_command
 from trainact.lab.paper import find_printed, read_times
 from trainact.lab.record import read_record
 from trainact.lab.reproduce import (
@@ -24,7 +25,6 @@ from trainact.lab.reproduce import (
     make_place_grid,
     make_time_grid,
     read_full_studies,
-    write_command,
     write_commands,
 )
 

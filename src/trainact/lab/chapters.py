@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from trainact.lab.answers import Answers
 from trainact.lab.arms import BASELINE, name_arm
+from trainact.lab.besides import make_besides_grid
 from trainact.lab.environment import count_threads
 from trainact.lab.metric import ACCURACY
 from trainact.lab.outcomes import Record, count_epochs, list_differences
@@ -81,7 +82,9 @@ def write_chapters(
         Chapter(
             "Accuracy at the end",
             sentences=_tell_metric(answers),
-            grids=_keep(final) + _keep(make_other_grid(answers)),
+            grids=_keep(final)
+            + _keep(make_other_grid(answers))
+            + _keep(make_besides_grid(records)),
         ),
         Chapter("Curves", pictures=runs, notes=(GRADIENTS_DIFFER,) if runs else ()),
         Chapter(
@@ -193,11 +196,7 @@ def _make_environment_grid(records: Sequence[Record]) -> Grid:
             for row in made
         ],
         "accelerator": [row.get("accelerator") or "none" for row in made],
-        "model": [
-            f"{record['model']['name']}, {record['model'].get('parameters')} parameters, "
-            f"first layer {', '.join(record['model'].get('first_layers') or ['unknown'])}"
-            for record in records
-        ],
+        "model": [_describe_model(record["model"]) for record in records],
         "data": [_describe_data(record["data"]) for record in records],
         "data fingerprint": [record["data"]["fingerprint"] for record in records],
         "made": [dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"]
@@ -219,6 +218,13 @@ def _describe_data(data: dict[str, Any]) -> str:
         f"{data['name']} ({data.get('train_images')} training and {data.get('test_images')} test "
         f"images, {data.get('classes')} classes)"
     )
+
+
+def _describe_model(model: dict[str, Any]) -> str:
+    layers = ", ".join(model.get("first_layers") or ["unknown"])
+    count = model.get("parameters")
+    size = "an unknown number of" if count is None else f"{count:,}"
+    return f"{model['name']}, {size} parameters, first layer {layers}"
 
 
 def _join_distinct(values: Sequence[Any]) -> str:

@@ -1,23 +1,22 @@
 """``docs/reproduce.md``: the paper's tables and figures, what makes them, and what that takes."""
 
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from trainact.errors import TrActValueError
-from trainact.lab.data.sources import COLLECTIONS, DETECTION
 from trainact.lab.environment import count_threads
 from trainact.lab.estimates import Throughput, count_run, find_throughputs
 from trainact.lab.experiment import Experiment, find_experiment, list_experiments
 from trainact.lab.faithful import find_faithful
+from trainact.lab.invocation import write_command
 from trainact.lab.listing import CAUTION, add_up, tell_throughput
 from trainact.lab.outcomes import count_epochs
 from trainact.lab.paper import list_tables, read_figures, read_table, read_times
 from trainact.lab.studies import Study, find_studies
 from trainact.lab.tables import Grid, render_markdown
 
-__all__ = ["list_places", "write_command", "write_reproduction"]
+__all__ = ["list_places", "write_reproduction"]
 
 METHOD = {
     "Figure 1": (
@@ -35,8 +34,6 @@ FITS = 256
 JOB_SECONDS = 48 * 3600
 """The time of a job in the SLURM scripts."""
 MINUTES = "minutes of a core"
-WEIGHTS = "{{pretraining}}-{epochs}ep-seed{{seed}}-*/weights.safetensors"
-"""Of the pre-training of the same arm and seed, below ``runs/RECIPE/runs``."""
 
 
 def write_reproduction(results: Path) -> dict[str, str]:
@@ -146,22 +143,6 @@ def write_commands(experiment: Experiment, gpu: Throughput) -> str:
         ]
     code = "\n".join(f"    {line}" for text in lines for line in text.splitlines())
     return f"### {experiment.name}\n\n{experiment.title}: {experiment.paper}.\n\n{code}"
-
-
-def write_command(experiment: Experiment) -> str:
-    """Return the words after ``trainact``, on as many lines as they need."""
-    name, data = experiment.name, experiment.recipe.data
-    words = [f"run {name}"]
-    if data.name in (*COLLECTIONS, DETECTION):
-        words[0] += f" --data path/to/{shlex.quote(data.name)}"
-    if any("model.pretraining" in arm.changes for arm in experiment.arms):
-        source = "deit3-vit-b" if "vit-b" in name else "deit3-vit-s"
-        long = name.startswith("transfer") or "-800-" in name
-        weights = WEIGHTS.format(epochs=800 if long else 400)
-        words.append(f"--model.weights 'runs/{source}/runs/{weights}'")
-    if data.name == DETECTION:
-        words.append("--model.arguments.weights path/to/vgg16.safetensors")
-    return " \\\n    ".join(words)
 
 
 def _find_longest(works: Sequence[float | None]) -> float | None:

@@ -8,6 +8,7 @@ from trainact.lab.answers import Answers, answer
 from trainact.lab.beside_paper import compare_with_paper
 from trainact.lab.chapters import Chapter, ask_question, write_chapters
 from trainact.lab.experiment import Experiment, find_experiment, list_experiments
+from trainact.lab.invocation import write_command
 from trainact.lab.studies import Study
 from trainact.lab.tables import Grid
 from trainact.lab.tuned import list_disagreements
@@ -108,6 +109,6 @@ def _tell_tuning(study: Study) -> list[Chapter]:
 def _tell_command(study: Study, known: Experiment | None) -> str:
     smoke = " --smoke" if study.kind == "smoke" else ""
     if known is not None:
-        tune = f"trainact tune {known.name}\n" if study.tuning is not None else ""
-        return f"{tune}trainact run {known.name}{smoke}"
+        tune = f"trainact {write_command(known, 'tune')}\n" if study.tuning is not None else ""
+        return f"{tune}trainact {write_command(known)}{smoke}"
     return "trainact run RUN/recipe.toml    # RUN: the folder of any of the runs"
