@@ -53,11 +53,40 @@ def test_without_a_test_folder_a_fifth_of_each_class_is_kept_for_testing(tmp_pat
     assert data.test.labels.bincount().tolist() == [10, 2, 1]
     assert not set(data.train.items) & set(data.test.items)
     said = capsys.readouterr().err
-    assert "has no folder of test images: a fifth of each class, 13 images, is for testing" in said
+    assert (
+        "has no test images in folders of classes: a fifth of each class, 13 images, is for testing"
+        in said
+    )
     again = stream(root)
     assert (again.train.items, again.test.items) == (data.train.items, data.test.items)
     numbers = [int(item[-7:-4]) for item in data.test.items[:10]]
     assert numbers != list(range(10))
+
+
+def test_validation_images_that_are_not_sorted_into_classes_are_refused(tmp_path):
+    root = write_folder(tmp_path / "set", {"train/a": 5, "train/b": 5, "val": 6, "test": 3})
+    with pytest.raises(DataError, match=r"val holds 6 images, but no folders of classes"):
+        load(root)
+
+
+def test_a_flat_test_folder_is_left_alone(tmp_path, capsys):
+    root = write_folder(tmp_path / "set", {"train/a": 5, "train/b": 5, "test": 6})
+    assert {item.split("/")[0] for item in stream(root).test.items} == {"train"}
+    assert "has no test images in folders of classes" in capsys.readouterr().err
+
+
+def test_archives_beside_the_folders_do_not_hide_them(tmp_path):
+    root = write_folder(tmp_path / "set", {"train/a": 2, "train/b": 2, "val/a": 1})
+    for name in ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"):
+        (root / name).write_bytes(b"")
+    assert stream(root).test.items == ("val/a/000.png",)
+
+
+def test_a_link_to_nowhere_is_named(tmp_path):
+    root = write_folder(tmp_path / "set", {"train/a": 2, "train/b": 2, "val/a": 1})
+    (root / "train" / "a" / "lost.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(DataError, match=r"lost\.png cannot be read \(No such file"):
+        load(root)
 
 
 def test_names_with_spaces_and_letters_of_all_languages_are_read(tmp_path):

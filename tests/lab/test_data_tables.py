@@ -11,7 +11,7 @@ import torch
 from data_cases import make_images, make_table, to_pixels, write_npz, write_parquet
 
 from trainact.errors import TrActValueError
-from trainact.lab.data import DataError, ImageStream, ImageTensor, load_data
+from trainact.lab.data import DataError, ImageStream, ImageTensor, load_data, parquet
 from trainact.lab.recipe import DataFields
 
 TRAIN, TEST = make_images(12, size=8, classes=3), make_images(6, seed=1, size=8, classes=3)
@@ -46,6 +46,13 @@ def test_files_of_several_parts_are_joined_in_order(tmp_path):
     assert data.classes == ("0", "1", "2")
 
 
+def test_a_file_is_of_the_split_whose_whole_name_it_begins_with(tmp_path, capsys):
+    tables = {"train-0": make_table(TRAIN), "validation-0": make_table(TEST)}
+    data = load(write_parquet(tmp_path, {**tables, "trainval": make_table(TEST)}))
+    assert (len(data.train), len(data.test)) == (len(TRAIN), len(TEST))
+    assert "not used" not in capsys.readouterr().err
+
+
 def test_a_column_of_bare_bytes_and_other_columns_are_understood(tmp_path):
     def change(images):
         table = make_table(images)
@@ -63,6 +70,20 @@ def test_encoded_images_stay_encoded_in_a_stream_that_can_be_sent(tmp_path):
     assert isinstance(data.train, ImageStream)
     train = pickle.loads(pickle.dumps(data.train))
     assert np.array_equal(np.array(train.read(5)), to_pixels(TRAIN.images)[5])
+
+
+def test_large_files_stay_on_the_disk(tmp_path, monkeypatch):
+    pytest.importorskip("datasets")
+    monkeypatch.setattr(parquet, "IN_MEMORY", 0)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    tables = {"train": make_table(TRAIN, "label", NAMES), "test": make_table(TEST, "label", NAMES)}
+    data = load(write_parquet(tmp_path / "insects", tables), storage="stream")
+    assert data.classes == ("ant", "bee", "cat")
+    assert np.array_equal(np.array(data.train.read(5)), to_pixels(TRAIN.images)[5])
+    assert list((tmp_path / "cache").rglob("*.arrow"))
+    (tmp_path / "insects" / "test.parquet").write_bytes(b"PAR1 damaged")
+    with pytest.raises(DataError, match=r"test\.parquet and 0 more cannot be read as parquet"):
+        load(tmp_path / "insects", storage="stream")
 
 
 def test_a_split_without_labels_is_not_tested_on(tmp_path):

@@ -1,15 +1,21 @@
 """Images that stream are cut and augmented reproducibly, whoever reads them."""
 
+import json
+import pickle
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from data_cases import write_folder
 from PIL import Image
 from torch import Tensor
 
 from trainact.errors import TrActValueError
+from trainact.lab.data import load_data
 from trainact.lab.data.images import DataError, ImageStream
 from trainact.lab.data.pictures import open_picture, picture_to_tensor
 from trainact.lab.randomness import capture_states, mix
@@ -75,6 +81,21 @@ def test_workers_do_not_change_the_images(crop: str) -> None:
     alone, helped = read_all(dataset, workers=0), read_all(dataset, workers=2)
     assert torch.equal(alone[0], helped[0])
     assert torch.equal(alone[1], helped[1])
+
+
+@pytest.mark.parametrize("crop", CROPS)
+def test_a_new_process_reads_the_same_images(tmp_path: Path, crop: str) -> None:
+    root = write_folder(tmp_path / "set", {"train/a": 3, "train/b": 3, "test/a": 1})
+    images = load_data(DataFields(name=str(root), storage="stream")).train
+    dataset = StreamDataset(images, DataFields(crop=crop, flip=True), SIZE, True, 1)
+    file = tmp_path / "dataset.pickle"
+    file.write_bytes(pickle.dumps(dataset))
+    read = (
+        f"import pickle; d = pickle.load(open({str(file)!r}, 'rb')); print(d[0, 1, 2][0].tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == dataset[0, 1, 2][0].tolist()
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -52,7 +52,7 @@ class StreamDataset(Dataset[tuple[Tensor, int]]):
                 f"images that stream need one size; got data.image_size={image_size}: set it to "
                 "the pixels of a side, such as 224."
             )
-        import_torchvision()  # here, so that the workers need not
+        import_torchvision()  # here too, so that forked workers need not
         self.images, self.fields, self.size = images, fields, image_size
         self.train, self.seed = train, seed
         self.retouch = Retoucher(fields, image_size)
@@ -139,6 +139,7 @@ def _collate(items: Any) -> Any:
 
 def _cut_part(picture: Any, size: int, seed: int, interpolation: str) -> Any:
     """Return a random part of a PIL image, of a random area and shape, scaled to a square."""
+    import_torchvision()
     from torchvision.transforms import InterpolationMode, RandomResizedCrop
     from torchvision.transforms.functional import resized_crop
 
@@ -151,6 +152,7 @@ def _cut_part(picture: Any, size: int, seed: int, interpolation: str) -> Any:
 
 def _cut_square(picture: Any, size: int, fields: DataFields, generator: torch.Generator) -> Any:
     """Scale the short side of a PIL image to ``size``, pad, and cut a random square out."""
+    import_torchvision()
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.functional import crop, pad, resize
 
@@ -165,6 +167,7 @@ def _cut_square(picture: Any, size: int, fields: DataFields, generator: torch.Ge
 
 def _cut_centre(picture: Any, larger: int, size: int, interpolation: str) -> Any:
     """Scale the short side of a PIL image to ``larger`` and cut the middle square out."""
+    import_torchvision()
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.functional import center_crop, resize
 

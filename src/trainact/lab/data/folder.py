@@ -14,7 +14,7 @@ from trainact.lab.data.images import DataError, ImageStream
 from trainact.lab.data.pictures import open_picture
 from trainact.lab.data.selection import Parts, tell_unused
 
-__all__ = ["FolderReader", "read_folder"]
+__all__ = ["FolderReader", "has_classes", "read_folder"]
 
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 EXTENSIONS = "avif bmp dib gif jfif jp2 jpe jpeg jpg pbm pgm png pnm ppm tga tif tiff webp"
@@ -38,19 +38,23 @@ class FolderReader:
 
     def describe(self, name: str) -> tuple[str, int]:
         """Return the name, and the size of the file in bytes."""
-        return name, (self.root / name).stat().st_size
+        try:
+            return name, (self.root / name).stat().st_size
+        except OSError as error:  # a link to nowhere is one
+            raise DataError(f"{self.root / name} cannot be read ({error.strerror}).") from error
 
 
 def read_folder(root: Path) -> Parts:
     """Return the images of ``ROOT/train/CLASS`` and ``ROOT/test/CLASS``, or of ``ROOT/CLASS``.
 
-    The test images lie in the first folder of `TEST_FOLDERS` that has folders of classes. If none
-    has, a fifth of the images of each class is for testing: those whose names have the smallest
+    The test images lie in the first folder of `TEST_FOLDERS` that has folders of classes. If there
+    is none, a fifth of the images of each class is for testing: those whose names have the smallest
     SHA-256. Classes are sorted by name; files in folders within a class belong to it; hidden files
     and files that are not images are passed over.
 
     Raises:
-        DataError: there are no classes, a class is empty, or a test class is not a training class.
+        DataError: there are no classes, a class is empty, a test class is not a training class, or
+            test images do not lie in folders of classes.
     """
     top = _list_folders(root)
     if top and set(top) <= set(TEST_FOLDERS):
@@ -64,7 +68,19 @@ def read_folder(root: Path) -> Parts:
             _check_classes(train, test, root / name)
             tell_unused([other for other in TEST_FOLDERS if other != name and other in top], root)
             return _make_parts(root, train, test)
+    for name in TEST_FOLDERS[1:]:  # a flat test folder is usual where its labels are kept secret
+        if name in top and (loose := sum(1 for _ in _walk(root / name))):
+            raise DataError(
+                f"{root / name} holds {loose} images, but no folders of classes, so that nothing "
+                f"says what they show. Sort them into {root / name}/CLASS/*, with the names that "
+                "the classes have in train, or move them away, to test on a fifth of train."
+            )
     return _make_parts(root, *_split(root / "train", train))
+
+
+def has_classes(folder: Path) -> bool:
+    """Return whether ``FOLDER/train`` holds folders."""
+    return (folder / "train").is_dir() and bool(_list_folders(folder / "train"))
 
 
 def _list_folders(folder: Path) -> list[str]:
@@ -115,7 +131,7 @@ def _split(folder: Path, files: Files) -> tuple[Files, Files]:
         test[name] = sorted(shuffled[:num_test])
         train[name] = sorted(shuffled[num_test:])
     print(
-        f"{folder} has no folder of test images: a fifth of each class, "
+        f"{folder} has no test images in folders of classes: a fifth of each class, "
         f"{sum(map(len, test.values()))} images, is for testing and never trained on.",
         file=sys.stderr,
     )

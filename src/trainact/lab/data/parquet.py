@@ -1,6 +1,7 @@
 """Images in Arrow tables: parquet files as the Hugging Face hub has them, or its own tables."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,8 @@ __all__ = ["TableReader", "find_parquet", "parts_from_tables", "read_parquet"]
 TEST_SPLITS = ("test", "validation", "valid", "val")
 INNER_FOLDERS = ("data", "plain_text", "default")
 IMAGE_COLUMNS = ("img", "image")
+IN_MEMORY = 2**30
+"""Bytes of a split's files beyond which it is not read into memory."""
 LABEL_COLUMNS = ("label", "fine_label", "labels")
 
 
@@ -60,11 +63,12 @@ class TableReader:
 def find_parquet(folder: Path) -> dict[str, list[Path]]:
     """Return the parquet files of each split, in the folder or where the hub keeps them in it."""
     for place in (folder, *(folder / name for name in (*INNER_FOLDERS, folder.resolve().name))):
-        found = {
-            split: files
+        files = sorted(place.glob("*.parquet"))
+        splits = {
+            split: [file for file in files if re.match(rf"{split}(?![a-z])", file.name)]
             for split in ("train", *TEST_SPLITS)
-            if (files := sorted(place.glob(f"{split}*.parquet")))
         }
+        found = {split: part for split, part in splits.items() if part}
         if "train" in found:
             return found
     return {}
@@ -110,6 +114,9 @@ def parts_from_tables(name: str, tables: Mapping[str, Callable[[], Any]], origin
 
 
 def _read_files(files: list[Path]) -> Any:
+    """Return the table of some files: in memory, or where they are many on the disk."""
+    if sum(file.stat().st_size for file in files) > IN_MEMORY:
+        return _map_files(files)
     import pyarrow
     import pyarrow.parquet
 
@@ -124,6 +131,25 @@ def _read_files(files: list[Path]) -> Any:
                 f"{file} cannot be read as parquet ({error}). Obtain it again."
             ) from error
     return pyarrow.concat_tables(tables)
+
+
+def _map_files(files: list[Path]) -> Any:
+    """Return a table that lies on the disk, in the cache of ``datasets``, which all ranks share."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(
+            f"{files[0].parent} holds more than is kept in memory, and the library 'datasets', "
+            "which keeps it on the disk, is not installed: pip install datasets"
+        ) from error
+    try:
+        return datasets.Dataset.from_parquet([str(file) for file in files]).data.table
+    except Exception as error:  # of many libraries
+        reason = " ".join(str(error.__cause__ or error).split())[:200]
+        raise DataError(
+            f"{files[0]} and {len(files) - 1} more cannot be read as parquet ({reason}). Obtain "
+            "them again, or make room on the disk."
+        ) from error
 
 
 def _make_stream(table: Any, origin: str) -> ImageStream:

@@ -10,7 +10,7 @@ from trainact.errors import TrActValueError
 from trainact.lab.data import photos
 from trainact.lab.data.cifar import load_cifar
 from trainact.lab.data.fingerprint import compute_fingerprint
-from trainact.lab.data.folder import read_folder
+from trainact.lab.data.folder import has_classes, read_folder
 from trainact.lab.data.hub import load_from_hub
 from trainact.lab.data.images import DataError, ImageData, Images
 from trainact.lab.data.npz import read_npz
@@ -87,7 +87,7 @@ def _find_parts(fields: DataFields) -> Parts:
     if name and path.is_dir():
         if files := find_parquet(path):
             return read_parquet(path, files)
-        shards = find_shards(name)
+        shards = [] if has_classes(path) else find_shards(name)  # archives may lie beside images
         return read_shards(path.resolve().name, shards) if shards else read_folder(path)
     if shards := find_shards(name):
         return read_shards(shards[0].resolve().parent.name, shards)
