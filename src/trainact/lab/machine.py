@@ -28,7 +28,8 @@ def start_machine(fields: RunFields, folder: Path) -> Accelerator:
     """Return an accelerator for the run's device and precision, on each rank that was launched.
 
     Raises:
-        TrActValueError: there is no such device here, or no package for the tracker.
+        TrActValueError: there is no such device here, it does not know the precision, or there is
+            no package for the tracker.
     """
     kind = fields.device.split(":")[0]
     present = {
@@ -41,6 +42,11 @@ def start_machine(fields: RunFields, folder: Path) -> Accelerator:
         here = ", ".join(name for name, is_there in present.items() if is_there)
         raise TrActValueError(f"run.device is {fields.device!r}; here there are {here}.")
     use_cpu = kind == "cpu" or not (present["cuda"] or present["mps"])  # or ranks are not seen
+    if use_cpu and fields.precision == "fp16":
+        raise TrActValueError(
+            "run.precision is 'fp16', which needs a GPU, and this run is done on the CPU: set "
+            "run.precision to bf16 or no."
+        )
     AcceleratorState._reset_state(reset_partial_state=kind == "cpu" and torch.cuda.is_available())
     GradientState._reset_state()
     if ":" in fields.device:
