@@ -227,32 +227,6 @@ def test_a_full_disk_is_an_error_that_keeps_what_was_there(tmp_path, monkeypatch
     assert train(recipe, tmp_path, ignore)["status"] == "complete"
 
 
-def test_data_that_changed_since_the_run_began_is_refused(tmp_path):
-    import numpy as np
-
-    from trainact.lab.data.images import DataError
-
-    rng = np.random.default_rng(0)
-
-    def save(path):
-        np.savez(
-            path,
-            train_images=rng.integers(0, 256, (64, 8, 8, 3), dtype=np.uint8),
-            train_labels=np.arange(64) % 2,
-            test_images=rng.integers(0, 256, (8, 8, 8, 3), dtype=np.uint8),
-            test_labels=np.arange(8) % 2,
-        )
-
-    save(tmp_path / "set.npz")
-    recipe = make_quick(data__name=str(tmp_path / "set.npz"), data__train_images=0,
-                        data__test_images=0)  # fmt: skip
-    with pytest.raises(InterruptedRunError):
-        train(recipe, tmp_path, stop_after([2]))
-    save(tmp_path / "set.npz")
-    with pytest.raises(DataError, match="is not the data set that this run began with"):
-        train(recipe, tmp_path, ignore)
-
-
 def test_micro_batches_give_the_gradient_of_the_batch(tmp_path):
     """Also with TrAct, whose second moment is then that of the whole batch."""
     whole = train(make_quick(), tmp_path, ignore)

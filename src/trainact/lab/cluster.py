@@ -29,7 +29,7 @@ from trainact.lab.failures import clear_failure, write_failure
 from trainact.lab.files import write_atomically
 from trainact.lab.plan import PlannedRun
 from trainact.lab.progress import Display
-from trainact.lab.runner import Outcome, do_run
+from trainact.lab.runner import Outcome, do_run, take_ended
 from trainact.lab.settings import count_ranks
 
 __all__ = ["Cluster", "Delivery", "Mailbox", "carry_out", "store"]
@@ -151,10 +151,9 @@ class Cluster:
         outcomes: dict[str, Outcome] = {}
         with display.open([(run.name, run.recipe.schedule.epochs) for run in runs]):
             for name, run in placed.items():
-                record = run.find_record()
-                if record is not None:
-                    outcomes[name] = Outcome(run, record, None)
-                    display.tell(name, Event("end", record=record))
+                ended = take_ended(run, display, _load)
+                if ended is not None:
+                    outcomes[name] = ended
             left = {name: run for name, run in placed.items() if name not in outcomes}
             if left:
                 self._connect()

@@ -18,6 +18,7 @@ from trainact.lab.data.images import ImageData
 from trainact.lab.events import Event, Report, read_event, write_event
 from trainact.lab.failures import clear_failure, write_failure
 from trainact.lab.files import StorageError
+from trainact.lab.inputs import check_inputs
 from trainact.lab.plan import PlannedRun
 from trainact.lab.progress import Display
 from trainact.lab.recipe import Recipe
@@ -26,7 +27,7 @@ from trainact.lab.settings import count_ranks, is_first_rank
 from trainact.lab.tasks import find_session
 from trainact.lab.train import train
 
-__all__ = ["Outcome", "do_run", "run_all"]
+__all__ = ["Outcome", "do_run", "run_all", "take_ended"]
 
 
 class Outcome(NamedTuple):
@@ -67,7 +68,7 @@ def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[Out
         if jobs == 1:
             return [do_run(run, functools.partial(display.tell, run.name), load) for run in runs]
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            children = _Children(jobs, display)
+            children = _Children(jobs, display, load)
             try:
                 return list(pool.map(children.run, runs))
             except BaseException:
@@ -103,11 +104,25 @@ def do_run(run: PlannedRun, report: Report, load: Callable[..., ImageData]) -> O
     return Outcome(run, None, failure)
 
 
+def take_ended(run: PlannedRun, display: Display, load: Callable[..., Any]) -> Outcome | None:
+    """Return the outcome of a run that has its record, told to the display; otherwise None."""
+    record = run.find_record()
+    if record is None:
+        return None
+    try:
+        check_inputs(record, run.recipe, load)
+    except TrActError as error:
+        display.tell(run.name, Event("failed", text=str(error)))
+        return Outcome(run, None, str(error))
+    display.tell(run.name, Event("end", record=record))
+    return Outcome(run, record, None)
+
+
 class _Children:
     """Processes that do one run each and tell of it line by line."""
 
-    def __init__(self, jobs: int, display: Display) -> None:
-        self.display = display
+    def __init__(self, jobs: int, display: Display, load: Callable[..., Any]) -> None:
+        self.display, self.load = display, load
         self.threads = max(1, (os.cpu_count() or 1) // jobs)
         self.lock = threading.Lock()
         self.running: set[subprocess.Popen[str]] = set()
@@ -115,10 +130,9 @@ class _Children:
 
     def run(self, run: PlannedRun) -> Outcome:
         """Do a run in a new process; what it says is shown, and how it ends is returned."""
-        record = run.find_record()
-        if record is not None:
-            self.display.tell(run.name, Event("end", record=record))
-            return Outcome(run, record, None)
+        ended = take_ended(run, self.display, self.load)
+        if ended is not None:
+            return ended
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "recipe.toml"
             write_recipe(run.recipe, file)

@@ -14,9 +14,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from trainact import accumulate
 from trainact.errors import TrActValueError
 from trainact.lab.batches import Batches, EvaluationBatches, measure_standard
-from trainact.lab.data.images import DataError
 from trainact.lab.evaluate import evaluate
 from trainact.lab.initial import build_model, hash_weights, load_initial_weights
+from trainact.lab.inputs import check_fingerprint
 from trainact.lab.loss import sum_losses
 from trainact.lab.machine import expect_skipped_parameters, find_place
 from trainact.lab.metric import ACCURACY, Metric
@@ -28,7 +28,8 @@ __all__ = ["TOTALS", "Session"]
 
 TOTALS = ("loss", "correct", "seen", "first_layer_grad_norm", "grad_norm", "finite_steps")
 """What is summed over an epoch: over images the first three, the others over steps whose gradient
-is finite. It is not where fp16 overflows, and such a step is skipped."""
+is finite. It is not where fp16 overflows: such a step is skipped, and where the loss itself is not
+finite, so are its images."""
 
 
 class Session:
@@ -121,16 +122,16 @@ class Session:
                 loss += part_loss.detach()
                 correct += part_correct
         first, whole = self._finish_gradients()
-        for optimizer in self.optimizers:
-            optimizer.step()
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
+        self._step_optimizers()
         if self.average is not None:
             self.average.update_parameters(self.network)
         seen = torch.tensor(len(share.images), device=self.place.device)
+        sums = torch.stack([loss, correct, seen])
+        if self.accelerator.scaler is not None:
+            sums = torch.where(loss.isfinite(), sums, 0)  # an overflow; the step was skipped
         norms = torch.stack([first, whole, torch.ones_like(whole)])
         norms = torch.where(whole.isfinite(), norms, 0) / self.place.ranks  # summed over them later
-        self.totals += torch.cat([torch.stack([loss, correct, seen]), norms])
+        self.totals += torch.cat([sums, norms])
         self.step += 1
 
     def split(self, share: Any) -> list[Any]:
@@ -163,6 +164,19 @@ class Session:
         if self.recipe.optimizer.clip_norm:
             clip_grads_with_norm_(self.trained, self.recipe.optimizer.clip_norm, whole)
         return first, whole
+
+    def _step_optimizers(self) -> None:
+        """Let every optimizer step; with fp16, those whose gradients did not overflow."""
+        scaler = self.accelerator.scaler
+        if scaler is None:
+            for optimizer in self.optimizers:
+                optimizer.step()
+        else:  # Accelerate's step would change the scale between two optimizers
+            for optimizer in self.optimizers:
+                scaler.step(optimizer.optimizer)
+            scaler.update()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
 
     def _pool_moments(self) -> contextlib.AbstractContextManager[None]:
         several = self.recipe.run.accumulation > 1
@@ -214,12 +228,7 @@ class Session:
             [state] = broadcast_object_list([state])
         if state is None:
             return
-        if state["fingerprint"] != self.data.fingerprint:
-            raise DataError(
-                f"{self.data.name} is not the data set that this run began with (its fingerprint "
-                f"was {state['fingerprint'][:12]} and is {self.data.fingerprint[:12]}); bring the "
-                "old one back, or choose another --out to begin again."
-            )
+        check_fingerprint(self.data, state["fingerprint"])
         self.network.load_state_dict(state["network"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)

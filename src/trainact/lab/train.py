@@ -14,6 +14,7 @@ from trainact.lab.checkpoint import load_checkpoint, remove_checkpoints, save_ch
 from trainact.lab.data import load_data
 from trainact.lab.ending import make_record, save_weights
 from trainact.lab.events import Event, Report
+from trainact.lab.inputs import check_inputs
 from trainact.lab.machine import start_machine, start_tracker, sum_over_ranks
 from trainact.lab.metric import read_percent
 from trainact.lab.recipe import Recipe, recipe_to_dict
@@ -50,7 +51,8 @@ def train(
         The record; its ``status`` is ``diverged`` where the loss became NaN.
 
     Raises:
-        TrActError: bad input or a full disk; what was done is kept.
+        TrActError: bad input, or other data or weights than the run began with, or a full disk;
+            what was done is kept.
     """
     folder = RunFolder(root, recipe)
     accelerator = start_machine(recipe.run, folder.path)
@@ -62,6 +64,8 @@ def train(
 
     with folder.hold(note) if accelerator.is_main_process else contextlib.nullcontext():
         record = folder.load_record(note) if accelerator.is_main_process else None
+        if record is not None:
+            check_inputs(record, recipe, load)
         if accelerator.num_processes > 1:
             [record] = broadcast_object_list([record])
         if record is None:
@@ -119,19 +123,23 @@ class _Run:
     def _train_epoch(self) -> None:
         session = self.session
         session.network.train()
-        started, before = time.perf_counter(), session.seconds
+        before, started = session.seconds, time.perf_counter()
         for share, count in session.batches.read(session.epoch, session.step):
             session.take_step(share, count)
             if session.step % LOOK_EVERY == 0:
                 session.seconds = before + time.perf_counter() - started
-                self._look()
+                started += self._look()
         session.seconds = before + time.perf_counter() - started
         self._finish_epoch()
         if session.epoch < self.recipe.schedule.epochs:
             self._save_in_time()
 
-    def _look(self) -> None:
-        """Check the loss, tell how far the run is, and save where it is time."""
+    def _look(self) -> float:
+        """Check the loss, tell how far the run is, and save where it is time.
+
+        Returns:
+            Seconds of saving, which are no seconds of training.
+        """
         sums = self._read_totals()
         self.report(
             Event(
@@ -142,22 +150,26 @@ class _Run:
                 loss=sums["loss"] / sums["seen"],
             )
         )
-        if self.session.step < self.session.batches.steps:
-            self._save_in_time()
+        return self._save_in_time() if self.session.step < self.session.batches.steps else 0.0
 
     def _read_totals(self) -> dict[str, float]:
         """Return the epoch's sums over all ranks.
 
         Raises:
-            DivergedError: the loss is NaN or infinite; every rank raises it.
+            DivergedError: the loss is NaN or infinite, with fp16 in every step so far; every rank
+            raises it.
         """
         session = self.session
         values = sum_over_ranks(self.accelerator, session.totals)
         sums = dict(zip(TOTALS, values, strict=True))
+        where = f"in epoch {session.epoch + 1}, at or before step {session.step}"
+        if not sums["seen"]:  # with fp16, which leaves single overflows out
+            raise DivergedError(
+                f"no loss was finite {where}; take a smaller optimizer.lr, or run.precision=bf16."
+            )
         if not abs(sums["loss"]) < float("inf"):
             raise DivergedError(
-                f"the loss became {sums['loss']} in epoch {session.epoch + 1}, at or before step "
-                f"{session.step}; take a smaller optimizer.lr."
+                f"the loss became {sums['loss']} {where}; take a smaller optimizer.lr."
             )
         return sums
 
@@ -198,8 +210,10 @@ class _Run:
             )
         )
 
-    def _save_in_time(self) -> None:
-        due = time.monotonic() - self.saved_at >= self.recipe.run.checkpoint_seconds
+    def _save_in_time(self) -> float:
+        """Save where it is time; return the seconds that it took."""
+        started = time.monotonic()
+        due = started - self.saved_at >= self.recipe.run.checkpoint_seconds
         if self.accelerator.num_processes > 1:
             [due] = broadcast_object_list([due])
         if due:
@@ -209,6 +223,7 @@ class _Run:
             if self.accelerator.is_main_process:
                 save_checkpoint(self.folder.path, done, state)
             self.saved_at = time.monotonic()
+        return time.monotonic() - started
 
 
 def _ignore(event: Event) -> None:

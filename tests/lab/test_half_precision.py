@@ -1,0 +1,117 @@
+"""fp16: scaled losses, skipped steps and resuming, with a scaler that works on the CPU."""
+
+import math
+
+import pytest
+import torch
+from lab_helpers import make_quick, without_times
+
+from trainact.errors import TrActValueError
+from trainact.lab import train as train_module
+from trainact.lab.machine import start_machine
+from trainact.lab.recipe import change_recipe
+from trainact.lab.session import Session
+from trainact.lab.train import train
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def scaled(monkeypatch):
+    """Give runs what Accelerate gives them on a GPU with fp16; return the scalers in use."""
+    scalers = []
+
+    def start(fields, folder):
+        accelerator = start_machine(fields, folder)
+        accelerator.state._mixed_precision = "fp16"
+        accelerator.native_amp = True
+        accelerator.scaler = torch.amp.GradScaler("cpu")
+        scalers.append(accelerator.scaler)
+        return accelerator
+
+    monkeypatch.setattr(train_module, "start_machine", start)
+    return scalers
+
+
+def ignore(event):
+    del event
+
+
+def list_losses(record):
+    return [epoch["train_loss"] for epoch in record["epochs"]]
+
+
+def overflow_in(monkeypatch, steps):
+    """Let the loss be infinite in some of all steps."""
+    measure, done = Session.measure, [0]
+
+    def measure_too_much(session, part):
+        loss, correct = measure(session, part)
+        done[0] += 1
+        return (loss * math.inf if done[0] in steps else loss), correct
+
+    monkeypatch.setattr(Session, "measure", measure_too_much)
+
+
+@pytest.mark.parametrize("first", ["same", "sgd"])
+def test_scaled_losses_train_as_others_do(tmp_path, scaled, first):
+    recipe = make_quick(
+        optimizer__name="adam",
+        optimizer__lr=2e-3,
+        optimizer__eps=1e-3,  # with a small one Adam does not see another scale
+        optimizer__first_layer_name=first,
+    )
+    half = train(recipe, tmp_path / "half", ignore)
+    assert len(scaled) == 1
+    [scaler] = scaled
+    assert scaler.get_scale() >= 1024
+    scaled.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_module, "start_machine", start_machine)
+        whole = train(recipe, tmp_path / "whole", ignore)
+    assert list_losses(half) == pytest.approx(list_losses(whole), abs=2e-3)
+    assert list_losses(whole)[0] - list_losses(whole)[-1] > 0.02  # or there is nothing to compare
+
+
+def test_a_step_that_overflows_is_left_out(tmp_path, scaled, monkeypatch):
+    overflow_in(monkeypatch, {4, 25})
+    record = train(make_quick(), tmp_path, ignore)
+    assert record["status"] == "complete"
+    assert [epoch["train_seen"] for epoch in record["epochs"]] == [288, 320, 288]
+    assert all(math.isfinite(loss) for loss in list_losses(record))
+    assert scaled[0].get_scale() == 65536 / 4
+
+
+def test_overflows_that_do_not_end_are_a_divergence(tmp_path, scaled, monkeypatch):
+    overflow_in(monkeypatch, range(11, 1000))
+    record = train(make_quick(), tmp_path, ignore)
+    assert record["status"] == "diverged"
+    assert len(record["epochs"]) == 1
+    assert "no loss was finite in epoch 2" in record["failure"]
+    assert "run.precision=bf16" in record["failure"]
+
+
+def test_the_scale_is_kept_over_an_interruption(tmp_path, scaled, monkeypatch):
+    monkeypatch.setattr(train_module, "LOOK_EVERY", 1)
+    recipe = make_quick()
+    whole = train(recipe, tmp_path / "whole", ignore)
+
+    def stop(event):
+        if event.kind == "epoch" and event.epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "parts", stop)
+    assert without_times(train(recipe, tmp_path / "parts", ignore)) == without_times(whole)
+
+
+def test_fp16_on_a_cpu_is_refused(tmp_path):
+    recipe = change_recipe(make_quick(), {"run.precision": "fp16"})
+    with pytest.raises(TrActValueError, match=r"'fp16', which needs a GPU.*bf16 or no"):
+        train(recipe, tmp_path, ignore)

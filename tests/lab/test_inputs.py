@@ -1,0 +1,111 @@
+"""Data and weights that changed since a run began, or since it ended, are noticed."""
+
+import numpy as np
+import pytest
+import safetensors.torch
+from data_cases import write_folder
+from lab_helpers import make_quick
+
+from trainact.lab import train as train_module
+from trainact.lab.data.images import DataError
+from trainact.lab.plan import place_runs
+from trainact.lab.progress import Silence
+from trainact.lab.record import RunFolder
+from trainact.lab.runner import run_all
+from trainact.lab.train import train
+
+
+def ignore(event):
+    del event
+
+
+def save_images(path, seed):
+    rng = np.random.default_rng(seed)
+    np.savez(
+        path,
+        train_images=rng.integers(0, 256, (64, 8, 8, 3), dtype=np.uint8),
+        train_labels=np.arange(64) % 2,
+        test_images=rng.integers(0, 256, (8, 8, 8, 3), dtype=np.uint8),
+        test_labels=np.arange(8) % 2,
+    )
+    return path
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    name = str(save_images(tmp_path / "set.npz", 0))
+    return make_quick(data__name=name, data__train_images=0, data__test_images=0)
+
+
+def test_data_that_changed_since_the_run_began_are_refused(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(train_module, "LOOK_EVERY", 1)
+
+    def stop(event):
+        if event.kind == "epoch" and event.epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path, stop)
+    save_images(tmp_path / "set.npz", 1)
+    with pytest.raises(DataError, match="is not the data set that this run began with"):
+        train(recipe, tmp_path, ignore)
+    save_images(tmp_path / "set.npz", 0)
+    assert train(recipe, tmp_path, ignore)["sessions"] == 2
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_data_that_changed_since_the_run_ended_are_refused(recipe, tmp_path, jobs):
+    runs = place_runs([recipe], tmp_path)
+    [first] = run_all(runs, 1, Silence())
+    assert first.failure is None
+    save_images(tmp_path / "set.npz", 1)
+    [second] = run_all(runs, jobs, Silence())
+    assert second.record is None
+    assert "is not the data set that this run began with" in second.failure
+    save_images(tmp_path / "set.npz", 0)
+    [third] = run_all(runs, jobs, Silence())
+    assert third.failure is None
+    assert third.record["seconds"] == first.record["seconds"]
+
+
+def test_the_place_of_the_data_does_not_matter(tmp_path):
+    """``data.folder`` is no part of what a run is; what lies there is."""
+    counts = {"train/a": 8, "train/b": 8, "val/a": 4}
+    for name, more in (("here", 0), ("there", 0), ("elsewhere", 2)):
+        write_folder(tmp_path / name, counts | {"train/b": 8 + more})
+    recipes = {
+        name: make_quick(
+            data__name="imagenette", data__folder=str(tmp_path / name), data__image_size=8,
+            data__train_images=0, data__test_images=0, data__batch_size=4, schedule__epochs=1,
+        )
+        for name in ("here", "there", "elsewhere")
+    }  # fmt: skip
+    record = train(recipes["here"], tmp_path, ignore)
+    assert train(recipes["there"], tmp_path, ignore)["seconds"] == record["seconds"]
+    with pytest.raises(DataError, match="imagenette is not the data set"):
+        train(recipes["elsewhere"], tmp_path, ignore)
+
+
+def test_a_record_outlives_its_data(recipe, tmp_path):
+    record = train(recipe, tmp_path, ignore)
+    (tmp_path / "set.npz").unlink()
+    assert train(recipe, tmp_path, ignore)["seconds"] == record["seconds"]
+
+
+def test_weights_that_changed_since_the_run_ended_are_refused(recipe, tmp_path):
+    before = RunFolder(tmp_path, recipe).weights_path
+    train(recipe, tmp_path, ignore)
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(before.read_bytes())
+    fine = make_quick(
+        data__name=recipe.data.name, data__train_images=0, data__test_images=0,
+        model__weights=str(weights),
+    )  # fmt: skip
+    record = train(fine, tmp_path, ignore)
+    assert train(fine, tmp_path, ignore)["seconds"] == record["seconds"]
+    tensors = safetensors.torch.load_file(weights)
+    safetensors.torch.save_file({name: t + 1 for name, t in tensors.items()}, weights)
+    with pytest.raises(ValueError, match="does not hold the weights that this run began with"):
+        train(fine, tmp_path, ignore)
+    weights.unlink()
+    assert train(fine, tmp_path, ignore)["seconds"] == record["seconds"]
