@@ -19,13 +19,7 @@ from trainact.lab.record import RunFolder, find_records, read_record
 from trainact.lab.train import train
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """As in the processes that tests start: sums of several threads differ in their last bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def ignore(event):
