@@ -13,7 +13,6 @@ from trainact.lab.recipe import change_recipe
 from trainact.lab.session import Session
 from trainact.lab.train import train
 
-
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 

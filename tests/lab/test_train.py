@@ -18,7 +18,6 @@ from trainact.lab.recipe_file import read_recipe, write_recipe
 from trainact.lab.record import RunFolder, find_records, read_record
 from trainact.lab.train import train
 
-
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
