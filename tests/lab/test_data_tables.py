@@ -77,13 +77,16 @@ def test_large_files_stay_on_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "IN_MEMORY", 0)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     tables = {"train": make_table(TRAIN, "label", NAMES), "test": make_table(TEST, "label", NAMES)}
-    data = load(write_parquet(tmp_path / "insects", tables), storage="stream")
+    parts = {"train-0": tables["train"].slice(0, 4), "train-1": tables["train"].slice(4)}
+    parts["train-1"] = parts["train-1"].append_column("note", [["x"] * len(parts["train-1"])])
+    folder = write_parquet(tmp_path / "insects [2]", {**parts, "test": tables["test"]})
+    data = load(folder, storage="stream")
     assert data.classes == ("ant", "bee", "cat")
     assert np.array_equal(np.array(data.train.read(5)), to_pixels(TRAIN.images)[5])
     assert list((tmp_path / "cache").rglob("*.arrow"))
-    (tmp_path / "insects" / "test.parquet").write_bytes(b"PAR1 damaged")
+    (folder / "test.parquet").write_bytes(b"PAR1 damaged")
     with pytest.raises(DataError, match=r"test\.parquet and 0 more cannot be read as parquet"):
-        load(tmp_path / "insects", storage="stream")
+        load(folder, storage="stream")
 
 
 def test_a_split_without_labels_is_not_tested_on(tmp_path):

@@ -1,16 +1,20 @@
 """fp16: scaled losses, skipped steps and resuming, with a scaler that works on the CPU."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
+import safetensors.torch
 import torch
 from lab_helpers import make_quick, without_times
+from torch import nn
 
 from trainact.errors import TrActValueError
 from trainact.lab import train as train_module
 from trainact.lab.machine import start_machine
 from trainact.lab.recipe import change_recipe
 from trainact.lab.session import Session
+from trainact.lab.stepping import Stepper
 from trainact.lab.train import train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -94,15 +98,61 @@ def test_overflows_that_do_not_end_are_a_divergence(tmp_path, scaled, monkeypatc
 def test_the_scale_is_kept_over_an_interruption(tmp_path, scaled, monkeypatch):
     monkeypatch.setattr(train_module, "LOOK_EVERY", 1)
     recipe = make_quick()
-    whole = train(recipe, tmp_path / "whole", ignore)
+    with pytest.MonkeyPatch.context() as patch:
+        overflow_in(patch, {4})
+        whole = train(recipe, tmp_path / "whole", ignore)
 
     def stop(event):
         if event.kind == "epoch" and event.epoch == 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        train(recipe, tmp_path / "parts", stop)
+    with pytest.MonkeyPatch.context() as patch:
+        overflow_in(patch, {4})
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, tmp_path / "parts", stop)
     assert without_times(train(recipe, tmp_path / "parts", ignore)) == without_times(whole)
+    assert [scaler.get_scale() for scaler in scaled] == [32768] * 3
+
+
+def test_running_statistics_do_not_see_a_step_that_overflows(tmp_path, scaled, monkeypatch):
+    recipe = make_quick(model__name="small_models:make_noisy", run__ema=0.9)
+    forward, calls = nn.Conv2d.forward, [0]
+
+    def flood(layer, images):
+        calls[0] += layer.training
+        return forward(layer, images) * (math.inf if layer.training and calls[0] == 4 else 1)
+
+    monkeypatch.setattr(nn.Conv2d, "forward", flood)
+    record = train(change_recipe(recipe, {"tract.enabled": False}), tmp_path, ignore)
+    assert [epoch["train_seen"] for epoch in record["epochs"]] == [288, 320, 320]
+    assert all(math.isfinite(epoch["test_loss"]) for epoch in record["epochs"])
+    for file in tmp_path.rglob("*.safetensors"):
+        weights = safetensors.torch.load_file(file)
+        assert all(value.isfinite().all() for value in weights.values()), file.name
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 2
+
+
+def test_no_optimizer_steps_where_the_gradient_of_another_overflows():
+    layers = [nn.Linear(2, 1), nn.Linear(2, 1)]
+    accelerator = SimpleNamespace(scaler=torch.amp.GradScaler("cpu"))
+    optimizers = [SimpleNamespace(optimizer=torch.optim.SGD(x.parameters(), 1.0)) for x in layers]
+    for optimizer in optimizers:
+        optimizer.zero_grad = optimizer.optimizer.zero_grad
+    stepper = Stepper(accelerator, nn.Sequential(*layers), optimizers)
+    before = [layer.weight.detach().clone() for layer in layers]
+    for worst, stepped in ((math.nan, False), (math.inf, False), (1.0, True)):
+        stepper.begin()
+        loss = sum(layer(torch.ones(1, 2)).sum() for layer in layers)
+        accelerator.scaler.scale(loss).backward()
+        layers[0].weight.grad *= worst
+        for optimizer in optimizers:
+            accelerator.scaler.unscale_(optimizer.optimizer)
+        norm = nn.utils.get_total_norm([layer.weight.grad for layer in layers])
+        assert stepper.finish(norm) is stepped
+        assert all(layer.weight.grad is None for layer in layers)
+        changed = [not torch.equal(x.weight, w) for x, w in zip(layers, before, strict=True)]
+        assert changed == [stepped] * 2
+    assert accelerator.scaler.get_scale() == 65536 / 4
 
 
 def test_fp16_on_a_cpu_is_refused(tmp_path):

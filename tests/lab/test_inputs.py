@@ -1,17 +1,23 @@
 """Data and weights that changed since a run began, or since it ended, are noticed."""
 
+import concurrent.futures
+import time
+
 import numpy as np
 import pytest
 import safetensors.torch
 from data_cases import write_folder
 from lab_helpers import make_quick
 
+from trainact.lab import runner
 from trainact.lab import train as train_module
 from trainact.lab.data.images import DataError
+from trainact.lab.inputs import check_inputs
 from trainact.lab.plan import place_runs
 from trainact.lab.progress import Silence
+from trainact.lab.recipe import DataFields, change_recipe
 from trainact.lab.record import RunFolder
-from trainact.lab.runner import run_all
+from trainact.lab.runner import remember, run_all
 from trainact.lab.train import train
 
 
@@ -92,15 +98,70 @@ def test_a_record_outlives_its_data(recipe, tmp_path):
     assert train(recipe, tmp_path, ignore)["seconds"] == record["seconds"]
 
 
+def test_a_place_that_cannot_be_read_is_no_reason_to_refuse_a_record(recipe, tmp_path, monkeypatch):
+    runs = place_runs([recipe], tmp_path)
+    run_all(runs, 1, Silence())
+
+    def refuse(fields):
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(runner, "load_data", refuse)
+    for jobs in (1, 2):
+        [outcome] = run_all(runs, jobs, Silence())
+        assert outcome.failure is None
+
+
+def test_data_are_loaded_once_whoever_asks():
+    loaded = []
+
+    def load(fields):
+        time.sleep(0.05)
+        loaded.append(fields)
+        return object()
+
+    load_once = remember(load)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(load_once, [DataFields()] * 4))
+    assert (len(found), len(loaded)) == (1, 1)
+
+
+def test_nothing_is_fetched_to_give_a_record_back():
+    record = {"data": {"fingerprint": "0" * 64}, "model": {}}
+
+    def fetch(fields):
+        raise AssertionError(f"{fields.name} was loaded")
+
+    for name in ("cifar10", "photos", "owner/name"):
+        check_inputs(record, make_quick(data__name=name), fetch)
+
+
+def test_weights_that_changed_since_the_run_began_are_refused(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(train_module, "LOOK_EVERY", 1)
+    train(recipe, tmp_path, ignore)
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(RunFolder(tmp_path, recipe).weights_path.read_bytes())
+    fine = change_recipe(recipe, {"model.weights": str(weights)})
+
+    def stop(event):
+        if event.kind == "epoch" and event.epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(fine, tmp_path, stop)
+    tensors = safetensors.torch.load_file(weights)
+    safetensors.torch.save_file({name: t + 1 for name, t in tensors.items()}, weights)
+    with pytest.raises(ValueError, match="initial weights does not hold what this run began with"):
+        train(fine, tmp_path, ignore)
+    safetensors.torch.save_file(tensors, weights)
+    assert train(fine, tmp_path, ignore)["sessions"] == 2
+
+
 def test_weights_that_changed_since_the_run_ended_are_refused(recipe, tmp_path):
     before = RunFolder(tmp_path, recipe).weights_path
     train(recipe, tmp_path, ignore)
     weights = tmp_path / "weights.safetensors"
     weights.write_bytes(before.read_bytes())
-    fine = make_quick(
-        data__name=recipe.data.name, data__train_images=0, data__test_images=0,
-        model__weights=str(weights),
-    )  # fmt: skip
+    fine = change_recipe(recipe, {"model.weights": str(weights)})
     record = train(fine, tmp_path, ignore)
     assert train(fine, tmp_path, ignore)["seconds"] == record["seconds"]
     tensors = safetensors.torch.load_file(weights)

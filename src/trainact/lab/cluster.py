@@ -10,7 +10,6 @@ see the same disk from doing one run twice. All machines need this package, the 
 (downloaded by name, or at the same ``data.folder``) and the modules of a user's own networks.
 """
 
-import functools
 import getpass
 import importlib
 import os
@@ -29,7 +28,7 @@ from trainact.lab.failures import clear_failure, write_failure
 from trainact.lab.files import write_atomically
 from trainact.lab.plan import PlannedRun
 from trainact.lab.progress import Display
-from trainact.lab.runner import Outcome, do_run, take_ended
+from trainact.lab.runner import Outcome, do_run, remember, take_ended
 from trainact.lab.settings import count_ranks
 
 __all__ = ["Cluster", "Delivery", "Mailbox", "carry_out", "store"]
@@ -37,7 +36,7 @@ __all__ = ["Cluster", "Delivery", "Mailbox", "carry_out", "store"]
 RETRIES = 3
 """How often a run is taken up again after the process or machine that did it has died."""
 SECONDS_BETWEEN_NEWS = 0.5
-_load = functools.lru_cache(maxsize=2)(load_data)
+_load = remember(load_data)
 
 
 class Delivery(NamedTuple):

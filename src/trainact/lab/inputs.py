@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainact.errors import TrActValueError
+from trainact.errors import TrActError, TrActValueError
 from trainact.lab.data.images import DataError
 from trainact.lab.pretrained import find_weights
 from trainact.lab.recipe import Recipe
@@ -20,7 +20,8 @@ __all__ = ["check_fingerprint", "check_inputs"]
 def check_inputs(record: dict[str, Any], recipe: Recipe, load: Callable[..., Any]) -> None:
     """Check that a record is of the data and the initial weights of a recipe.
 
-    Data or weights that are no longer there are no reason to refuse what was made from them.
+    Only what lies on this machine is looked at: nothing is fetched to give a record back, and data
+    or weights that are no longer there are no reason to refuse what was made from them.
 
     Args:
         record: of a run that has ended.
@@ -31,18 +32,14 @@ def check_inputs(record: dict[str, Any], recipe: Recipe, load: Callable[..., Any
         DataError: the data are others.
         TrActValueError: the weights are others.
     """
-    try:
-        data = load(recipe.data)
-    except TrActValueError:
-        data = None
+    data = _load_local(recipe, load)
     if data is not None:
         check_fingerprint(data, record["data"]["fingerprint"])
     began = record["model"].get("weights")
-    path = _find_weights(recipe) if began else None
-    if path is not None and _hash_file(path) != began["sha256"]:
+    if began and _hash_weights(recipe) not in (None, began["sha256"]):
         raise TrActValueError(
-            f"{path} does not hold the weights that this run began with; bring the old file back, "
-            "or choose another --out to begin again."
+            f"{recipe.model.weights} does not hold the weights that this run began with; bring the "
+            "old file back, or choose another --out to begin again."
         )
 
 
@@ -60,13 +57,19 @@ def check_fingerprint(data: Any, expected: str) -> None:
         )
 
 
-def _find_weights(recipe: Recipe) -> Path | None:
+def _load_local(recipe: Recipe, load: Callable[..., Any]) -> Any:
+    """Return the data set if it lies here and can be read, otherwise None."""
+    place = recipe.data.folder or recipe.data.name
     try:
-        return find_weights(recipe.model, recipe.run.seed)
-    except TrActValueError:
+        return load(recipe.data) if Path(place).expanduser().exists() else None
+    except (TrActError, OSError, ImportError):
         return None
 
 
-def _hash_file(path: Path) -> str:
-    with path.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+def _hash_weights(recipe: Recipe) -> str | None:
+    """Return the SHA-256 of the file of initial weights, or None if it cannot be read."""
+    try:
+        with find_weights(recipe.model, recipe.run.seed).open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except (TrActError, OSError):
+        return None

@@ -21,13 +21,13 @@ from trainact.lab.files import StorageError
 from trainact.lab.inputs import check_inputs
 from trainact.lab.plan import PlannedRun
 from trainact.lab.progress import Display
-from trainact.lab.recipe import Recipe
+from trainact.lab.recipe import DataFields, Recipe
 from trainact.lab.recipe_file import read_recipe, write_recipe
 from trainact.lab.settings import count_ranks, is_first_rank
 from trainact.lab.tasks import find_session
 from trainact.lab.train import train
 
-__all__ = ["Outcome", "do_run", "run_all", "take_ended"]
+__all__ = ["Outcome", "do_run", "remember", "run_all", "take_ended"]
 
 
 class Outcome(NamedTuple):
@@ -59,7 +59,7 @@ def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[Out
         raise TrActValueError(f"--jobs takes a positive number; got {jobs}.")
     if jobs > 1 and count_ranks() > 1:
         raise TrActValueError("--jobs is for one process; under torchrun all ranks do one run.")
-    load = functools.lru_cache(maxsize=2)(load_data)
+    load = remember(load_data)
     left = [run.recipe for run in runs if not run.folder.record_path.exists()]
     if left and all(recipe.model == left[0].model for recipe in left):
         data = load(left[0].data)
@@ -74,6 +74,17 @@ def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[Out
             except BaseException:
                 children.stop()
                 raise
+
+
+def remember(load: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with a memory for two data sets, which threads wait for."""
+    lock, cached = threading.Lock(), functools.lru_cache(maxsize=2)(load)
+
+    def load_once(fields: DataFields) -> Any:
+        with lock:
+            return cached(fields)
+
+    return load_once
 
 
 def do_run(run: PlannedRun, report: Report, load: Callable[..., ImageData]) -> Outcome:

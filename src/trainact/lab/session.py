@@ -23,6 +23,7 @@ from trainact.lab.metric import ACCURACY, Metric
 from trainact.lab.optimizers import find_first_parameters, make_optimizers, rate_at, set_rate
 from trainact.lab.randomness import capture_states, restore_states, seed_everything
 from trainact.lab.recipe import Recipe
+from trainact.lab.stepping import Stepper
 
 __all__ = ["TOTALS", "Session"]
 
@@ -66,6 +67,7 @@ class Session:
         optimizers = make_optimizers(self.network, self.first_layers, recipe.optimizer)
         expect_skipped_parameters(accelerator, self.network)
         self.model, *self.optimizers = accelerator.prepare(self.network, *optimizers)
+        self.stepper = Stepper(accelerator, self.network, self.optimizers)
         if recipe.run.compile:
             self.model.compile()
         self.batches = self.open_batches()
@@ -90,6 +92,11 @@ class Session:
         seed, classes = self.recipe.run.seed, len(data.classes)
         return Batches(data.train, fields, self.standard, seed, self.place, classes)
 
+    @property
+    def reads_weights(self) -> bool:
+        """Whether a file says what the network begins with."""
+        return bool(self.recipe.model.weights or self.recipe.model.arguments.get("weights"))
+
     def clear_totals(self) -> None:
         """Begin the sums of an epoch."""
         exact = torch.float32 if self.place.device.type == "mps" else torch.float64
@@ -111,6 +118,7 @@ class Session:
     def take_step(self, share: Any, count: int) -> None:
         """Train on this rank's share of a batch of ``count`` images."""
         set_rate(self.optimizers, self.rate)
+        self.stepper.begin()
         micro_batches = self.recipe.run.accumulation
         loss = torch.zeros((), device=self.place.device)
         correct = torch.zeros((), device=self.place.device)
@@ -122,8 +130,8 @@ class Session:
                 loss += part_loss.detach()
                 correct += part_correct
         first, whole = self._finish_gradients()
-        self._step_optimizers()
-        if self.average is not None:
+        stepped = self.stepper.finish(whole)
+        if self.average is not None and stepped:
             self.average.update_parameters(self.network)
         seen = torch.tensor(len(share.images), device=self.place.device)
         sums = torch.stack([loss, correct, seen])
@@ -164,19 +172,6 @@ class Session:
         if self.recipe.optimizer.clip_norm:
             clip_grads_with_norm_(self.trained, self.recipe.optimizer.clip_norm, whole)
         return first, whole
-
-    def _step_optimizers(self) -> None:
-        """Let every optimizer step; with fp16, those whose gradients did not overflow."""
-        scaler = self.accelerator.scaler
-        if scaler is None:
-            for optimizer in self.optimizers:
-                optimizer.step()
-        else:  # Accelerate's step would change the scale between two optimizers
-            for optimizer in self.optimizers:
-                scaler.step(optimizer.optimizer)
-            scaler.update()
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
 
     def _pool_moments(self) -> contextlib.AbstractContextManager[None]:
         several = self.recipe.run.accumulation > 1
@@ -229,6 +224,11 @@ class Session:
         if state is None:
             return
         check_fingerprint(self.data, state["fingerprint"])
+        if self.reads_weights and state["initial_weights"] != self.initial_weights:
+            raise TrActValueError(
+                "the file of initial weights does not hold what this run began with; bring the old "
+                "one back, or choose another --out to begin again."
+            )
         self.network.load_state_dict(state["network"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)

@@ -1,5 +1,6 @@
 """Images in Arrow tables: parquet files as the Hugging Face hub has them, or its own tables."""
 
+import glob
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -142,13 +143,19 @@ def _map_files(files: list[Path]) -> Any:
             f"{files[0].parent} holds more than is kept in memory, and the library 'datasets', "
             "which keeps it on the disk, is not installed: pip install datasets"
         ) from error
+    import pyarrow
+    import pyarrow.parquet
+
     try:
-        return datasets.Dataset.from_parquet([str(file) for file in files]).data.table
-    except Exception as error:  # of many libraries
+        schema = pyarrow.parquet.read_schema(files[0])
+        columns = [_find_image_column(schema, files[0]), _find_label_column(schema, files[0])]
+        paths = [glob.escape(str(file)) for file in files]
+        return datasets.Dataset.from_parquet(paths, columns=columns).data.table
+    except (pyarrow.ArrowException, OSError, datasets.exceptions.DatasetsError) as error:
         reason = " ".join(str(error.__cause__ or error).split())[:200]
         raise DataError(
             f"{files[0]} and {len(files) - 1} more cannot be read as parquet ({reason}). Obtain "
-            "them again, or make room on the disk."
+            "them again, or, if there is no room for the cache of 'datasets', make some."
         ) from error
 
 
