@@ -151,7 +151,7 @@ def test_the_page_tells_what_it_was_made_with_and_how_to_repeat_it(page):
         "0123456789abcdef0123456789abcdef01234567 (clean)",
         "f1e2d3c4b5a6",
         "Some Processor @ 2.50GHz, 2 cores, 1 thread",
-        "701466 parameters",
+        "701,466 parameters",
         "diverged: the loss is NaN in epoch 3, step 12",
         "CAUTION: 2 runs shared the machine",
         "This is not the speed-up.",
