@@ -125,7 +125,9 @@ def test_data_are_loaded_once_whoever_asks():
     assert (len(found), len(loaded)) == (1, 1)
 
 
-def test_nothing_is_fetched_to_give_a_record_back():
+def test_nothing_is_fetched_to_give_a_record_back(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cifar10").mkdir()  # of the same name, and something else
     record = {"data": {"fingerprint": "0" * 64}, "model": {}}
 
     def fetch(fields):

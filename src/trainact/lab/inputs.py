@@ -4,14 +4,14 @@ A recipe names files. What they hold may have changed since, and then the record
 ended answers another question than the one that is asked now.
 """
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from trainact.errors import TrActError, TrActValueError
 from trainact.lab.data.images import DataError
-from trainact.lab.pretrained import find_weights
+from trainact.lab.data.sources import NAMES
+from trainact.lab.pretrained import find_weights, hash_file
 from trainact.lab.recipe import Recipe
 
 __all__ = ["check_fingerprint", "check_inputs"]
@@ -59,9 +59,11 @@ def check_fingerprint(data: Any, expected: str) -> None:
 
 def _load_local(recipe: Recipe, load: Callable[..., Any]) -> Any:
     """Return the data set if it lies here and can be read, otherwise None."""
-    place = recipe.data.folder or recipe.data.name
+    name, folder = recipe.data.name, recipe.data.folder
+    if (name in NAMES and not folder) or not Path(folder or name).expanduser().exists():
+        return None
     try:
-        return load(recipe.data) if Path(place).expanduser().exists() else None
+        return load(recipe.data)
     except (TrActError, OSError, ImportError):
         return None
 
@@ -69,7 +71,6 @@ def _load_local(recipe: Recipe, load: Callable[..., Any]) -> Any:
 def _hash_weights(recipe: Recipe) -> str | None:
     """Return the SHA-256 of the file of initial weights, or None if it cannot be read."""
     try:
-        with find_weights(recipe.model, recipe.run.seed).open("rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
+        return hash_file(find_weights(recipe.model, recipe.run.seed))
     except (TrActError, OSError):
         return None

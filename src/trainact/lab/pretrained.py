@@ -20,7 +20,14 @@ from trainact.lab.data.images import DataError
 from trainact.lab.recipe import ModelFields
 from trainact.lab.vision import import_torchvision
 
-__all__ = ["LoadedWeights", "find_weights", "load_weights", "open_weights", "read_weights"]
+__all__ = [
+    "LoadedWeights",
+    "find_weights",
+    "hash_file",
+    "load_weights",
+    "open_weights",
+    "read_weights",
+]
 
 WRAPPERS = ("model", "state_dict")  # keys under which training scripts keep the weights
 PREFIXES = ("module.", "_orig_mod.")  # of DDP and of the compiler
@@ -143,9 +150,7 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
     Raises:
         TrActValueError: the file is of another kind, damaged, or holds no weights.
     """
-    content = open_weights(path)
-    with path.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    content, digest = open_weights(path), hash_file(path)
     for key in WRAPPERS:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
@@ -158,6 +163,12 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
     if not tensors:
         raise TrActValueError(f"{path} holds no weights by name.")
     return tensors, digest
+
+
+def hash_file(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file."""
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def open_weights(path: Path) -> Any:

@@ -157,7 +157,7 @@ class _Run:
 
         Raises:
             DivergedError: the loss is NaN or infinite, with fp16 in every step so far; every rank
-            raises it.
+                raises it.
         """
         session = self.session
         values = sum_over_ranks(self.accelerator, session.totals)

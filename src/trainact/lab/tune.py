@@ -13,10 +13,7 @@ from typing import Any
 
 from trainact.errors import TrActValueError
 from trainact.lab.environment import describe_environment
-from trainact.lab.experiment import (
-    Experiment,
-    find_experiments,
-)
+from trainact.lab.experiment import Experiment, find_experiments
 from trainact.lab.files import write_atomically
 from trainact.lab.metric import read_metric, read_percent
 from trainact.lab.naming import parse_whole_numbers
