@@ -8,7 +8,8 @@
 #SBATCH --time=48:00:00
 #SBATCH --requeue
 set -euo pipefail
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+first=${nodes%%$'\n'*}
 srun --cpus-per-task "$SLURM_CPUS_PER_TASK" python -m torch.distributed.run \
     --nnodes "$SLURM_NNODES" --nproc-per-node "$SLURM_GPUS_ON_NODE" \
     --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$first:${PORT:-29500}" \

@@ -32,7 +32,7 @@ PAPER = [name for name in list_experiments() if find_experiment(name).paper]
 GPU = find_throughputs(Path("nowhere"))[1]
 SCRIPTS = pages.ROOT / "docs" / "slurm"
 SRUN = '#!/bin/bash\n[ "$1" = --cpus-per-task ] && shift 2\nexec "$@"\n'
-SCONTROL = "#!/bin/bash\necho localhost\necho another\n"
+SCONTROL = "#!/bin/bash\necho localhost\nsleep 0.5\necho another\n"  # one name at a time
 
 
 @pytest.fixture(scope="module")
