@@ -51,7 +51,7 @@ def browse(profile, *options):
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     command += ["--no-first-run", "--disable-dev-shm-usage", f"--user-data-dir={profile}"]
     done = subprocess.run(
-        [*command, *options], capture_output=True, text=True, timeout=120, check=True
+        [*command, *options], capture_output=True, text=True, timeout=600, check=True
     )
     return done.stdout
 

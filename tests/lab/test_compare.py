@@ -54,7 +54,7 @@ def test_jobs_side_by_side_give_the_same_numbers(tmp_path, capsys):
     one = [*SMALL, "--epochs", "2", "--seeds", "0", "run.device=cpu"]
     compare(capsys, *one, "--out", str(tmp_path / "one"))
     process = start("trainact.lab", "compare", *one, "--jobs", "2", "--out", str(tmp_path / "two"))
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     losses = [
         sorted(

@@ -382,7 +382,7 @@ def test_two_processes_at_once_obtain_it_once(small, tmp_path, cache):
         for _ in range(2)
     ]
     for process in processes:
-        said, complaints = process.communicate(timeout=120)
+        said, complaints = process.communicate(timeout=600)
         assert said == "ready\n", complaints
     assert len(calls.read_text().splitlines()) == 1
     assert not list(cache.glob("*.part")) + list(cache.glob("*.damaged*"))

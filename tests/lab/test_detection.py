@@ -352,7 +352,7 @@ def test_two_ranks_keep_the_global_batch(voc, tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += [str(HERE / "rank_worker.py"), str(tmp_path)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, timeout=300, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, timeout=600, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     two = read_record(RunFolder(tmp_path / "several", recipe).record_path)
     one = train(recipe, tmp_path, ignore)

@@ -45,7 +45,7 @@ def folder(tmp_path_factory) -> Path:
     command += [str(HERE / "rank_worker.py"), str(folder)]
     path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, timeout=300, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, timeout=600, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
 

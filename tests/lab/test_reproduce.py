@@ -136,7 +136,7 @@ def run_script(script: str, words: list[str], tmp_path: Path, **environment: str
         ["bash", str(SCRIPTS / script), *words],
         env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"} | environment,
         cwd=tmp_path,
-        timeout=240,
+        timeout=600,
         capture_output=True,
         text=True,
     )

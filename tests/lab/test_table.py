@@ -211,7 +211,7 @@ def test_a_failure_is_recorded_listed_tried_again_and_then_forgotten(tmp_path, c
     states = [line[:6].strip() for line in capsys.readouterr().out.splitlines()]
     assert states == ["done", "failed"]
     process = start("trainact.lab", *command, "--jobs", "2")
-    process.communicate(timeout=200)
+    process.communicate(timeout=600)
     assert process.returncode == 1
     assert json.loads(path.read_text())["attempts"] == 2
     clear_failure(path.parent)

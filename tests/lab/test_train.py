@@ -278,7 +278,7 @@ def test_two_processes_told_to_do_the_same_run_share_it(tmp_path):
     file = tmp_path / "recipe.toml"
     write_recipe(recipe, file)
     both = [start("trainact.lab.runner", str(file), str(tmp_path / "runs")) for _ in range(2)]
-    outputs = [process.communicate(timeout=120)[0] for process in both]
+    outputs = [process.communicate(timeout=600)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     trained = [output.count('"kind": "epoch"') for output in outputs]
     assert sorted(trained) == [0, 20]

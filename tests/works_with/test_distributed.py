@@ -23,7 +23,7 @@ def launch(ranks: int, folder: Path, *arguments: str) -> dict[str, list[str]]:
     command += [f"--nproc-per-node={ranks}", str(WORKER), *arguments]
     environment = os.environ | {"WORKER_FOLDER": str(folder), "OMP_NUM_THREADS": "1"}
     output = subprocess.run(
-        command, env=environment, timeout=180, capture_output=True, text=True, check=False
+        command, env=environment, timeout=600, capture_output=True, text=True, check=False
     )
     results: dict[str, list[str]] = {}
     for path in sorted(folder.glob("rank*.json")):
