@@ -1,5 +1,9 @@
 """Networks that train in no time, named in recipes as ``small_models:FUNCTION``."""
 
+import os
+import signal
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 
@@ -50,6 +54,31 @@ class Overflowing(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         self.calls += self.training
         return self.net(images) * (float("nan") if self.calls > 3 else 1.0)
+
+
+class Mortal(nn.Module):
+    """Kills its process in the third of its epochs of 10 steps; one process only, the first."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.net = make_tiny(num_classes)
+        self.calls = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.calls += self.training
+        if self.calls == 25:
+            try:
+                Path(os.environ["MORTAL_DIED"]).touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
+            except FileExistsError:
+                pass
+        return self.net(images)
+
+
+def make_loud(num_classes: int) -> nn.Module:
+    """Prints, as people's networks do."""
+    print("building a network")
+    return make_tiny(num_classes)
 
 
 def make_number(num_classes: int) -> float:

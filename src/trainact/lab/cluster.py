@@ -80,7 +80,9 @@ def carry_out(run: PlannedRun, marker: Path, mailbox: Any) -> Delivery:
     if marker.exists():
         _, record, failure = do_run(run, report, _load)
         return Delivery(record, failure, {})
-    scratch = Path(tempfile.gettempdir()) / f"trainact-runs-{getpass.getuser()}"
+    scratch = (
+        Path(tempfile.gettempdir()) / f"trainact-runs-{getattr(os, 'getuid', getpass.getuser)()}"
+    )
     scratch.mkdir(mode=0o700, exist_ok=True)
     own = run._replace(root=scratch)
     _, record, failure = do_run(own, report, _load)
@@ -169,7 +171,7 @@ class Cluster:
             options |= {"include_dashboard": False}
         try:
             self.ray.init(logging_level="ERROR", configure_logging=True, **options)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             raise TrActError(f"Ray at {self.address!r} cannot be used: {error}") from error
 
     def _give_out(self, runs: dict[str, PlannedRun], display: Display) -> dict[str, Outcome]:

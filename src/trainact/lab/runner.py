@@ -8,9 +8,12 @@ import sys
 import tempfile
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from trainact.errors import TrActError, TrActValueError
 from trainact.lab.data import load_data
@@ -28,6 +31,9 @@ from trainact.lab.tasks import find_session
 from trainact.lab.train import train
 
 __all__ = ["Outcome", "do_run", "remember", "run_all", "take_ended"]
+
+LINES_KEPT = 1000
+"""How much of what a run's process says on standard error is kept, for the file of its failure."""
 
 
 class Outcome(NamedTuple):
@@ -134,7 +140,7 @@ class _Children:
 
     def __init__(self, jobs: int, display: Display, load: Callable[..., Any]) -> None:
         self.display, self.load = display, load
-        self.threads = max(1, (os.cpu_count() or 1) // jobs)
+        self.threads = max(1, torch.get_num_threads() // jobs)
         self.lock = threading.Lock()
         self.running: set[subprocess.Popen[str]] = set()
         self.stopped = False
@@ -165,16 +171,19 @@ class _Children:
         assert process.stdout is not None
         assert process.stderr is not None
         record, failure = None, None
-        said: list[str] = []
+        said: deque[str] = deque(maxlen=LINES_KEPT)
         reader = threading.Thread(target=lambda: said.extend(process.stderr or []), daemon=True)
         reader.start()
-        for line in process.stdout:
-            event = read_event(line)
-            record = event.record or record
-            failure = event.text if event.kind == "failed" else failure
-            self.display.tell(run.name, event)
-        code = process.wait()
-        reader.join()
+        with process.stdout, process.stderr:
+            for line in process.stdout:
+                if not line.endswith("\n"):  # it was killed while it wrote
+                    break
+                event = read_event(line)
+                record = event.record or record
+                failure = event.text if event.kind == "failed" else failure
+                self.display.tell(run.name, event)
+            code = process.wait()
+            reader.join()
         with self.lock:
             self.running.discard(process)
         if record is None and failure is None:
@@ -194,11 +203,16 @@ class _Children:
 
 
 def _main(file: str, root: str) -> int:
-    """Do the run of a recipe file and print its events; the parent reads them."""
+    """Do the run of a recipe file and write its events to standard output, for the parent to read.
+
+    What a network or a library prints goes to standard error.
+    """
+    events = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
     def report(event: Event) -> None:
         try:
-            print(write_event(event), flush=True)
+            print(write_event(event), file=events, flush=True)
         except BrokenPipeError:  # the parent has gone: stop here, the checkpoint stays
             os._exit(3)
 
