@@ -174,6 +174,20 @@ def test_strings_of_records_are_never_markup():
     assert EVIL in " ".join(page.text)
 
 
+class Screen(io.StringIO):
+    """Says that it is a terminal, so that tables are drawn."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_by_force_do_not_draw_tables_in_a_file(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    shown = io.StringIO()
+    print_final_table(answer([make_record("plain", 2, 0, 60)]), Console(file=shown))
+    assert not set("│┃─━") & set(shown.getvalue())
+
+
 def test_strings_of_records_break_neither_markdown_nor_a_terminal(tmp_path):
     records = [make_record(arm, 2, 0, 60, model__name=EVIL) for arm in ("plain", EVIL)]
     write_comparison(records, tmp_path, "trainact compare")
@@ -182,9 +196,10 @@ def test_strings_of_records_break_neither_markdown_nor_a_terminal(tmp_path):
     for line in markdown.splitlines():
         if line.startswith("| plain") or line.startswith("| &lt;script"):
             assert len(re.findall(r"(?<!\\)\|", line)) in (5, 7, 8)
-    shown = io.StringIO()
-    print_final_table(answer(records), Console(file=shown, force_terminal=True, width=160))
+    shown = Screen()
+    print_final_table(answer(records), Console(file=shown, width=160, height=50))
     assert "[red]" in shown.getvalue()
+    assert "│" in shown.getvalue()
 
 
 def test_every_file_is_there_and_none_is_left_half_written(folder):

@@ -228,9 +228,9 @@ def _render_cell(cell: str, is_word: bool) -> str:
 
 
 def print_grid(grid: Grid, console: Console | None = None) -> None:
-    """Print a table: drawn in a terminal, aligned plain text elsewhere."""
+    """Print a table: drawn in a terminal, aligned text elsewhere, whatever colours are forced."""
     console = console or Console()
-    if console.is_terminal:
+    if console.file.isatty():
         console.print(render_rich(grid))
     else:
         console.print(Text(render_text(grid)), soft_wrap=True)
