@@ -10,7 +10,9 @@
 set -euo pipefail
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 first=${nodes%%$'\n'*}
+port=$((20000 + SLURM_JOB_ID % 10000))
+gpus=${SLURM_GPUS_ON_NODE:?ask for GPUs, as with --gpus-per-node 8}
 srun --cpus-per-task "$SLURM_CPUS_PER_TASK" python -m torch.distributed.run \
-    --nnodes "$SLURM_NNODES" --nproc-per-node "$SLURM_GPUS_ON_NODE" \
-    --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$first:${PORT:-29500}" \
+    --nnodes "$SLURM_NNODES" --nproc-per-node "$gpus" \
+    --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$first:$port" \
     -m trainact.lab "$@"

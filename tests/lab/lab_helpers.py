@@ -1,6 +1,7 @@
 """A recipe that runs in a second, and the ways tests run it."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,31 @@ def start(*command: str, **options: Any) -> "subprocess.Popen[str]":
         text=True,
         **options,
     )
+
+
+def run_several(command: list[str], cwd: Path | None = None, **environment: str) -> str:
+    """Run a command that starts processes of its own, and let none of them outlive it.
+
+    Returns:
+        What it printed.
+    """
+    path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        command,
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | environment,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        printed, said = process.communicate(timeout=600)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise AssertionError(f"did not end: {process.communicate()[1][-3000:]}") from None
+    assert process.returncode == 0, said[-3000:]
+    return printed
 
 
 def without_times(record: dict[str, Any]) -> dict[str, Any]:

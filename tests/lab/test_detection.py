@@ -2,13 +2,12 @@
 
 import os
 import re
-import subprocess
 import sys
 
 import pytest
 import safetensors.torch
 import torch
-from lab_helpers import HERE, without_times
+from lab_helpers import HERE, run_several, without_times
 from test_train import InterruptedRunError, ignore, stop_after
 from torch.utils.flop_counter import FlopCounterMode
 from voc_cases import SMALL, make_small, make_voc
@@ -351,9 +350,7 @@ def test_two_ranks_keep_the_global_batch(voc, tmp_path):
     write_recipe(recipe, tmp_path / "recipe.toml")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += [str(HERE / "rank_worker.py"), str(tmp_path)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, timeout=600, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_several(command)
     two = read_record(RunFolder(tmp_path / "several", recipe).record_path)
     one = train(recipe, tmp_path, ignore)
     assert (one["environment"]["ranks"], two["environment"]["ranks"]) == (1, 2)

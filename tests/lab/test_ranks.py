@@ -1,15 +1,13 @@
 """Two processes of torchrun against one."""
 
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from lab_helpers import HERE, make_quick
+from lab_helpers import HERE, make_quick, run_several
 
 if not (dist.is_available() and dist.is_gloo_available()):
     pytest.skip("needs torch.distributed with gloo", allow_module_level=True)
@@ -43,10 +41,7 @@ def folder(tmp_path_factory) -> Path:
         write_recipe(make_quick(**changes, run__arm=name), folder / f"{name}.toml")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += [str(HERE / "rank_worker.py"), str(folder)]
-    path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, timeout=600, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_several(command)
     return folder
 
 

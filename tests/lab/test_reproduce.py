@@ -1,15 +1,16 @@
 """docs/reproduce.md: every table and figure, commands that can be given, and SLURM's scripts."""
 
+import contextlib
 import os
 import re
 import shlex
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from comparison_records import make_record
+from lab_helpers import run_several
 from result_folders import make_faithful, write_record
 
 pytest.importorskip("rich", reason="the lab's tables need rich")
@@ -132,16 +133,7 @@ def run_script(script: str, words: list[str], tmp_path: Path, **environment: str
         (stand_ins / name).write_text(text)
         (stand_ins / name).chmod(0o755)
     path = os.pathsep.join([str(stand_ins), str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", str(SCRIPTS / script), *words],
-        env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"} | environment,
-        cwd=tmp_path,
-        timeout=600,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    return run_several(["bash", str(SCRIPTS / script), *words], tmp_path, PATH=path, **environment)
 
 
 def test_array_jobs_share_the_runs_of_a_recipe(tmp_path):
@@ -155,18 +147,30 @@ def test_array_jobs_share_the_runs_of_a_recipe(tmp_path):
     assert len(parts[0] + parts[1]) == len(find_experiment("photos").plan())
 
 
+def find_job() -> int:
+    """Return a job's number whose port is free."""
+    for job in range(os.getpid(), os.getpid() + 1000):
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("localhost", 20_000 + job % 10_000))
+            return job
+    raise AssertionError("no port is free")
+
+
+def test_a_job_without_gpus_is_told_to_ask_for_them(tmp_path):
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost"}
+    with pytest.raises(AssertionError, match="ask for GPUs, as with --gpus-per-node 8"):
+        run_script("nodes.sh", ["ls"], tmp_path, **slurm)
+
+
 def test_a_job_of_several_ranks_does_a_run_together(tmp_path):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
     words = ["run", "photos", "--smoke", "--arms", "tract-0.1", "--out", "out", "run.device=cpu"]
     slurm = {
-        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_ID": str(find_job()),
         "SLURM_JOB_NODELIST": "localhost",
         "SLURM_NNODES": "1",
         "SLURM_CPUS_PER_TASK": "2",
         "SLURM_GPUS_ON_NODE": "2",
-        "PORT": str(port),
+        "PET_LOCAL_ADDR": "localhost",  # this machine's name need not lead anywhere
     }
     run_script("nodes.sh", words, tmp_path, **slurm)
     (record,) = (tmp_path / "out").rglob("record.json")
