@@ -40,6 +40,7 @@ def results(tmp_path_factory):
 
     def find(ranks: int) -> dict[str, list[str]]:
         if ranks not in known:
+            known[ranks] = {}  # what stays where the launch fails: it is not tried again
             known[ranks] = launch(ranks, tmp_path_factory.mktemp(f"ranks{ranks}"))
         return known[ranks]
 
