@@ -210,6 +210,21 @@ def test_weights_that_do_not_fit_are_refused(tmp_path, content, message):
         build(weights=str(path))
 
 
+def test_a_finished_run_is_not_given_back_for_another_file_of_weights(voc, tmp_path):
+    path = tmp_path / "vgg.safetensors"
+    safetensors.torch.save_file(make_weights(classifier=False), path)
+    arguments = SMALL["model.arguments"] | {"weights": str(path)}
+    recipe = make_small(voc, schedule__epochs=1, model__arguments=arguments)
+    record = train(recipe, tmp_path, ignore)
+    assert list(record["model"]["weights"]["missing"]) == ["box_head"]
+    assert train(recipe, tmp_path, ignore)["seconds"] == record["seconds"]
+    safetensors.torch.save_file({k: v + 1 for k, v in make_weights().items()}, path)
+    with pytest.raises(TrActValueError, match="does not hold the weights that this run began"):
+        train(recipe, tmp_path, ignore)
+    path.unlink()
+    assert train(recipe, tmp_path, ignore)["seconds"] == record["seconds"]
+
+
 def test_a_file_of_weights_runs_no_code(tmp_path):
     class Harm:
         def __reduce__(self):

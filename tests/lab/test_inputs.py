@@ -1,6 +1,7 @@
 """Data and weights that changed since a run began, or since it ended, are noticed."""
 
 import concurrent.futures
+import shutil
 import time
 
 import numpy as np
@@ -90,6 +91,20 @@ def test_the_place_of_the_data_does_not_matter(tmp_path):
     assert train(recipes["there"], tmp_path, ignore)["seconds"] == record["seconds"]
     with pytest.raises(DataError, match="imagenette is not the data set"):
         train(recipes["elsewhere"], tmp_path, ignore)
+
+
+def test_data_with_which_no_run_could_begin_give_no_record_back(tmp_path):
+    folder = write_folder(tmp_path / "set", {"train/a": 8, "train/b": 8, "val/a": 4})
+    recipe = make_quick(
+        data__name="imagenette", data__folder=str(folder), data__image_size=8, data__classes=2,
+        data__train_images=0, data__test_images=0, data__batch_size=4, schedule__epochs=1,
+    )  # fmt: skip
+    train(recipe, tmp_path, ignore)
+    shutil.rmtree(folder / "train" / "b")
+    with pytest.raises(DataError, match="the recipe is for 2"):
+        train(recipe, tmp_path, ignore)
+    [outcome] = run_all(place_runs([recipe], tmp_path), 1, Silence())
+    assert "the recipe is for 2" in outcome.failure
 
 
 def test_a_record_outlives_its_data(recipe, tmp_path):

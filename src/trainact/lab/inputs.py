@@ -4,6 +4,7 @@ A recipe names files. What they hold may have changed since, and then the record
 ended answers another question than the one that is asked now.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from trainact.errors import TrActError, TrActValueError
 from trainact.lab.data.images import DataError
 from trainact.lab.data.sources import NAMES
+from trainact.lab.detection.faster_rcnn import DETECTOR
 from trainact.lab.pretrained import find_weights, hash_file
 from trainact.lab.recipe import Recipe
 
@@ -21,7 +23,8 @@ def check_inputs(record: dict[str, Any], recipe: Recipe, load: Callable[..., Any
     """Check that a record is of the data and the initial weights of a recipe.
 
     Only what lies on this machine is looked at: nothing is fetched to give a record back, and data
-    or weights that are no longer there are no reason to refuse what was made from them.
+    or weights that are no longer there, or may not be read, are no reason to refuse what was made
+    from them.
 
     Args:
         record: of a run that has ended.
@@ -29,17 +32,17 @@ def check_inputs(record: dict[str, Any], recipe: Recipe, load: Callable[..., Any
         load: makes the data set from the recipe's data table.
 
     Raises:
-        DataError: the data are others.
+        DataError: the data are others, or are now such that no run could begin with them.
         TrActValueError: the weights are others.
     """
     data = _load_local(recipe, load)
     if data is not None:
         check_fingerprint(data, record["data"]["fingerprint"])
-    began = record["model"].get("weights")
-    if began and _hash_weights(recipe) not in (None, began["sha256"]):
+    began, file = record["model"].get("weights"), _find_file(recipe)
+    if began and file is not None and hash_file(file) != began["sha256"]:
         raise TrActValueError(
-            f"{recipe.model.weights} does not hold the weights that this run began with; bring the "
-            "old file back, or choose another --out to begin again."
+            f"{file} does not hold the weights that this run began with; bring the old file back, "
+            "or choose another --out to begin again."
         )
 
 
@@ -58,19 +61,23 @@ def check_fingerprint(data: Any, expected: str) -> None:
 
 
 def _load_local(recipe: Recipe, load: Callable[..., Any]) -> Any:
-    """Return the data set if it lies here and can be read, otherwise None."""
+    """Return the data set if it lies here and may be read, otherwise None."""
     name, folder = recipe.data.name, recipe.data.folder
     if (name in NAMES and not folder) or not Path(folder or name).expanduser().exists():
         return None
     try:
         return load(recipe.data)
-    except (TrActError, OSError, ImportError):
+    except (OSError, ImportError):
         return None
 
 
-def _hash_weights(recipe: Recipe) -> str | None:
-    """Return the SHA-256 of the file of initial weights, or None if it cannot be read."""
+def _find_file(recipe: Recipe) -> Path | None:
+    """Return the file of initial weights if there is one that may be read, otherwise None."""
     try:
-        return hash_file(find_weights(recipe.model, recipe.run.seed))
-    except (TrActError, OSError):
+        if recipe.model.name == DETECTOR:
+            file = Path(recipe.model.arguments["weights"]).expanduser()
+        else:
+            file = find_weights(recipe.model, recipe.run.seed)
+    except TrActError:
         return None
+    return file if file.is_file() and os.access(file, os.R_OK) else None

@@ -21,6 +21,7 @@ from trainact.lab.loss import sum_losses
 from trainact.lab.machine import expect_skipped_parameters, find_place
 from trainact.lab.metric import ACCURACY, Metric
 from trainact.lab.optimizers import find_first_parameters, make_optimizers, rate_at, set_rate
+from trainact.lab.pretrained import LoadedWeights
 from trainact.lab.randomness import capture_states, restore_states, seed_everything
 from trainact.lab.recipe import Recipe
 from trainact.lab.stepping import Stepper
@@ -55,7 +56,7 @@ class Session:
         seed = recipe.run.seed
         seed_everything(seed, "weights")
         self.network, self.first_layers = self.build(recipe, data)
-        self.weights = load_initial_weights(recipe, self.network)
+        self.weights = self.load_weights()
         self.initial_weights = hash_weights(self.network)
         if recipe.run.channels_last:
             self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -84,6 +85,10 @@ class Session:
     def build(recipe: Recipe, data: Any) -> tuple[nn.Module, list[str]]:
         """Return the network and the names of its first layers, TrAct in them where it is on."""
         return build_model(recipe, data)
+
+    def load_weights(self) -> LoadedWeights | None:
+        """Give the network its initial weights, where the recipe names a file; return which."""
+        return load_initial_weights(self.recipe, self.network)
 
     def open_batches(self) -> Batches:
         """Return the batches to train on, and open those to test on."""
@@ -191,10 +196,12 @@ class Session:
 
     def _check_shares(self) -> None:
         if self.batches.smallest_share < self.recipe.run.accumulation:
+            smallest, whole = self.batches.smallest, self.recipe.data.batch_size
             raise TrActValueError(
-                f"the last batch has {self.batches.smallest} images for {self.place.ranks} ranks "
-                f"with {self.recipe.run.accumulation} micro-batches each; set data.drop_last=true "
-                "or another data.batch_size"
+                f"{'a' if smallest == whole else 'the last'} batch has {smallest} images for "
+                f"{self.place.ranks} ranks with {self.recipe.run.accumulation} micro-batches each; "
+                + ("set " if smallest == whole else "set data.drop_last=true or ")
+                + "another data.batch_size"
                 + (", of two images a part." if self.batches.mixes else ".")
             )
 

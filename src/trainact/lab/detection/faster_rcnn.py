@@ -14,7 +14,7 @@ from torch import nn
 from trainact.errors import TrActTypeError, TrActValueError
 from trainact.lab.batches import Standard
 from trainact.lab.detection.operators import import_detection
-from trainact.lab.detection.weights import load_part, read_weights
+from trainact.lab.detection.weights import has_head, load_part, read_weights
 from trainact.lab.fields import build_table
 
 __all__ = ["DETECTOR", "FasterRcnnFields", "VggBackbone", "VggHead", "make_faster_rcnn"]
@@ -152,7 +152,7 @@ def _load(backbone: nn.Sequential, head: nn.Sequential, path: Path) -> None:
     for number, layer in enumerate(backbone):
         if isinstance(layer, nn.Conv2d):
             load_part(layer, tensors, f"features.{number}", path)
-    if any(key.startswith("classifier.") for key in tensors):
+    if has_head(tensors):
         load_part(head[1], tensors, "classifier.0", path)
         load_part(head[4], tensors, "classifier.3", path)
 

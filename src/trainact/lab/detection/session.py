@@ -13,8 +13,10 @@ from trainact.lab.detection.batches import DetectionBatches, DetectionShare
 from trainact.lab.detection.evaluate import evaluate_detector
 from trainact.lab.detection.faster_rcnn import DETECTOR, make_faster_rcnn
 from trainact.lab.detection.objects import DetectionData
+from trainact.lab.detection.weights import describe_weights
 from trainact.lab.initial import put_tract
 from trainact.lab.metric import MEAN_AVERAGE_PRECISION
+from trainact.lab.pretrained import LoadedWeights
 from trainact.lab.recipe import Recipe
 from trainact.lab.session import Session
 
@@ -58,6 +60,10 @@ class DetectionSession(Session):
         names = list(recipe.tract.layers) or [f"backbone.{name}" for name in found]
         put_tract(network, names, recipe.tract)
         return network, names
+
+    def load_weights(self) -> LoadedWeights | None:
+        """Return the file that the detector was built with."""
+        return describe_weights(self.recipe.model.arguments["weights"])
 
     def open_batches(self) -> Batches:
         """Return the batches to train on."""

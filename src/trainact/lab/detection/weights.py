@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from trainact.lab.data.images import DataError
-from trainact.lab.pretrained import open_weights
+from trainact.lab.pretrained import LoadedWeights, hash_file, open_weights
 
-__all__ = ["load_part", "read_weights"]
+__all__ = ["describe_weights", "has_head", "load_part", "read_weights"]
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -23,6 +23,20 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if not isinstance(tensors, dict) or not all(isinstance(v, Tensor) for v in tensors.values()):
         raise DataError(f"{path} does not hold named tensors, as a state_dict does.")
     return tensors
+
+
+def describe_weights(name: str) -> LoadedWeights | None:
+    """Return which file a detector begins with and what it lacks; None for ``none``."""
+    if name == "none":
+        return None
+    path = Path(name).expanduser()
+    missing = () if has_head(read_weights(path)) else ("box_head",)
+    return LoadedWeights(str(path), hash_file(path), (), (), missing, ())
+
+
+def has_head(tensors: dict[str, Tensor]) -> bool:
+    """Return whether the file holds the linear layers too."""
+    return any(key.startswith("classifier.") for key in tensors)
 
 
 def load_part(layer: nn.Module, tensors: dict[str, Tensor], prefix: str, path: Path) -> None:
