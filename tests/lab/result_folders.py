@@ -5,6 +5,7 @@ from pathlib import Path
 
 from comparison_records import make_study
 
+from trainact.lab.estimates import count_images
 from trainact.lab.experiment import find_experiment
 from trainact.lab.recipe import recipe_to_dict
 from trainact.lab.record import seal
@@ -32,7 +33,10 @@ def make_faithful(name: str, record: dict) -> dict:
         if (run.model.name if several else key[0], run.run.arm, run.schedule.epochs) == key
     )
     model = record["model"] | {"name": run.model.name}
-    return record | {"recipe": recipe_to_dict(run), "model": model}
+    counts = count_images(run.data)
+    images = {"train_images": counts.train, "test_images": counts.test}
+    data = record["data"] | images
+    return record | {"recipe": recipe_to_dict(run), "model": model, "data": data}
 
 
 def write_study(experiment: Path, **options) -> list[dict]:

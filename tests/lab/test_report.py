@@ -138,7 +138,9 @@ def test_a_figure_without_numbers_is_named(results):
     page = next(page for page in read_report([results]).pages if page.study.name == VIT)
     (chapter,) = [c for c in page.chapters if c.title == "Beside the paper"]
     assert "Figure 4 (fig:vit-cifar-10)" in chapter.sentences[0]
-    assert [row[2] for row in chapter.grids[0].rows] == ["seconds of training"] * 2
+    assert [row[2:6] for row in chapter.grids[0].rows] == [
+        ("seconds of training", "-", "0", "-")
+    ] * 2
 
 
 def test_claims_are_judged_where_records_allow_it(tmp_path):
@@ -168,6 +170,24 @@ def test_runs_that_are_not_the_recipes_are_not_held_against_the_paper(tmp_path):
         "the paper. They have data.train_images 500 (the recipe: 0)."
     )
     assert "No run here is of an experiment of the paper." in render_markdown_report(report)
+    assert not chapter.grids  # the paper prints none of these
+
+
+def test_of_many_runs_only_the_recipes_are_counted_beside_the_paper(tmp_path):
+    for seed in (0, 1, 2):
+        for arm, accuracy in (("plain", 72.0), ("tract-0.1", 72.5)):
+            record = make_record(arm, 200, seed, accuracy + seed, model__name="lab:vgg16")
+            record = make_faithful(TABLE, record)
+            if seed == 2:
+                record["data"]["train_images"] = 1000
+            write_record(tmp_path / TABLE, record)
+    (page,) = read_report([tmp_path]).pages
+    (chapter,) = [c for c in page.chapters if c.title == "Beside the paper"]
+    rows = {(row[0], row[2]): row[3:6] for row in chapter.grids[0].rows}
+    assert rows["TrAct λ=0.1", "top-1, %"] == ("73.00 ± 0.71", "2", "+0.50 [0.50, 0.50]")
+    assert chapter.sentences[1].endswith(
+        "They have 1,000 training images (the published set: 50,000)."
+    )
 
 
 def test_the_file_of_a_detectors_weights_is_its_users_choice(tmp_path):

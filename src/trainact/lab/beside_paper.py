@@ -1,6 +1,6 @@
 """Measured values beside those that the paper prints, and its claims held against them."""
 
-from trainact.lab.answers import Answers
+from trainact.lab.answers import Answers, answer
 from trainact.lab.arms import BASELINE, name_arm
 from trainact.lab.chapters import Chapter
 from trainact.lab.claims import ClaimResult, check_claims, read_claim
@@ -44,7 +44,8 @@ def compare_with_paper(study: Study, answers: Answers) -> Chapter | None:
         return Chapter("Beside the paper", sentences=(told, *left_out))
     note = (
         "Where the paper prints a mean over seeds, its deviation follows after ±; the hardware of "
-        "its times is another. A dash stands where a seed diverged, or where nothing is printed."
+        "its times is another. A dash stands where a seed diverged, where no run here is the "
+        "recipe's, where nothing is printed, and for differences here of anything but top-1."
     )
     sentences = (f"Printed in {places}.", *left_out)
     return Chapter("Beside the paper", sentences=sentences, grids=(grid,), notes=(note,))
@@ -90,7 +91,9 @@ def _show_claim(result: ClaimResult) -> tuple[str, ...]:
 
 
 def _make_grid(study: Study, answers: Answers) -> Grid:
-    differences = {(d.arm, d.budget): d for d in answers.differences}
+    faithful = answer(find_faithful(study.name, study.records), jobs=0)
+    differences = {(d.arm, d.budget): d for d in faithful.differences}
+    complete = {(s.arm, s.budget): s.n for s in faithful.summaries}
     measured, network = measure_study(study), _name_network(study)
     rows = []
     for summary in sorted(answers.summaries, key=lambda s: s.budget):
@@ -107,7 +110,7 @@ def _make_grid(study: Study, answers: Answers) -> Grid:
                     str(summary.budget),
                     title,
                     _show_measured(measured, key),
-                    str(summary.n),
+                    str(complete.get((summary.arm, summary.budget), 0)),
                     show_difference(difference) if metric == "top1" else "-",
                     printed.show(),
                     "-" if summary.arm == BASELINE else _show_printed_difference(printed, plain),

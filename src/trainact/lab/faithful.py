@@ -7,9 +7,10 @@ record what it was.
 from collections.abc import Sequence
 from functools import cache
 
+from trainact.lab.estimates import count_images
 from trainact.lab.experiment import find_experiment, list_experiments
 from trainact.lab.outcomes import Record, list_differences
-from trainact.lab.recipe import recipe_to_dict
+from trainact.lab.recipe import make_recipe, recipe_to_dict
 
 __all__ = ["find_faithful", "list_deviations", "tell_deviations"]
 
@@ -18,7 +19,10 @@ OWN_CHOICE = ("run.", "model.weights ", "model.arguments.weights ")
 
 
 def list_deviations(name: str, record: Record) -> list[str]:
-    """Return how a run differs from that of the recipe of this name with its arm and budget."""
+    """Return how a run differs from that of the recipe of this name with its arm and budget.
+
+    Of an experiment of the paper, also whether it had the whole data set.
+    """
     if name not in list_experiments():
         return []
     key = record["model"]["name"], record["arm"], record["budget"]
@@ -26,7 +30,10 @@ def list_deviations(name: str, record: Record) -> list[str]:
     if planned is None:
         return [f"{key[0]}, {key[1]}, {key[2]} epochs, which the recipe does not have"]
     found = list_differences(record, planned, "the recipe")
-    return [told for told in found if not told.startswith(OWN_CHOICE)]
+    told = [difference for difference in found if not difference.startswith(OWN_CHOICE)]
+    if find_experiment(name).paper:
+        told += _list_missing_images(record, planned)
+    return told
 
 
 def find_faithful(name: str, records: Sequence[Record]) -> list[Record]:
@@ -45,6 +52,20 @@ def tell_deviations(name: str, records: Sequence[Record]) -> str:
         f"{len(deviating)} of {len(records)} runs are not those of the recipe {name} and are left "
         f"out of what is held against the paper. They have {'; '.join(distinct[:3])}{more}."
     )
+
+
+def _list_missing_images(record: Record, planned: Record) -> list[str]:
+    """Return where a run had other images than its data set has as it is published."""
+    expected = count_images(make_recipe(planned["recipe"]).data)
+    if expected is None:
+        return []
+    had = record["data"]["train_images"], record["data"]["test_images"]
+    pairs = zip(("training", "test"), had, (expected.train, expected.test), strict=True)
+    return [
+        f"{count:,} {part} images (the published set: {published:,})"
+        for part, count, published in pairs
+        if count != published
+    ]
 
 
 @cache
