@@ -38,6 +38,9 @@ COMMANDS = {
     "inspect": Command("trainact.lab.inspection", "lab", "show the first layers of a named model"),
 }
 
+GO_ON = ("compare", "run", "tune")
+"""Commands that find what was done before."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return 0, or 2 with one line on standard error where it cannot be done."""
@@ -62,6 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except TrActError as error:
         return _fail(str(error))
+    except KeyboardInterrupt as error:
+        more = "; the same command goes on where it stopped" if name in GO_ON else ""
+        _fail(f"interrupted{more}.")
+        return getattr(error, "code", 130)
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -3,6 +3,7 @@
 import concurrent.futures
 import functools
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from trainact.lab.events import Event, Report, read_event, write_event
 from trainact.lab.failures import clear_failure, write_failure
 from trainact.lab.files import StorageError
 from trainact.lab.inputs import check_inputs
+from trainact.lab.interruption import RunInterrupted
 from trainact.lab.plan import PlannedRun
 from trainact.lab.progress import Display
 from trainact.lab.recipe import DataFields, Recipe
@@ -32,6 +34,8 @@ from trainact.lab.train import train
 
 __all__ = ["Outcome", "do_run", "remember", "run_all", "take_ended"]
 
+STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
+"""Codes of a process that ended because it was told to."""
 LINES_KEPT = 1000
 """How much of what a run's process says on standard error is kept, for the file of its failure."""
 
@@ -189,7 +193,9 @@ class _Children:
         if record is None and failure is None:
             last = said[-1].strip() if said else "it said nothing"
             failure = f"its process ended with code {code}: {last}"
-            if not self.stopped:
+            if self.stopped or code in STOPPED:
+                failure = "stopped, what it has done is saved"
+            else:
                 write_failure(run.folder.path, failure, "".join(said))
             self.display.tell(run.name, Event("failed", text=failure))
         return Outcome(run, record, failure)
@@ -222,6 +228,8 @@ def _main(file: str, root: str) -> int:
     except TrActError as error:
         report(Event("failed", text=str(error)))
         return 1
+    except RunInterrupted as error:
+        return error.code
     return 0 if outcome.failure is None else 1
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from trainact.lab.data import load_data
 from trainact.lab.ending import make_record, save_weights
 from trainact.lab.events import Event, Report
 from trainact.lab.inputs import check_inputs
+from trainact.lab.interruption import Interruption
 from trainact.lab.machine import start_machine, start_tracker, sum_over_ranks
 from trainact.lab.metric import read_percent
 from trainact.lab.recipe import Recipe, recipe_to_dict
@@ -93,10 +94,23 @@ class _Run:
         if self.session.weights is not None:
             report(Event("note", text=self.session.weights.describe()))
         self.saved_at = time.monotonic()
+        self.interruption = Interruption()
         start_tracker(accelerator, recipe.run, {"recipe": str(recipe_to_dict(recipe))})
 
     def complete(self, note: Callable[[str], None]) -> dict[str, Any]:
-        """Go on from the last checkpoint to the end, and write the record."""
+        """Go on from the last checkpoint to the end, and write the record.
+
+        Raises:
+            RunInterrupted: Ctrl-C or SIGTERM came; the run is saved.
+        """
+        with self.interruption.heed():
+            record = self._complete(note)
+            [stop] = self._ask_first_rank(self.interruption.asked)
+        if stop:
+            self.interruption.stop()
+        return record
+
+    def _complete(self, note: Callable[[str], None]) -> dict[str, Any]:
         session, main = self.session, self.accelerator.is_main_process
         session.load(load_checkpoint(self.folder.path, note) if main else None)
         if session.epoch or session.step:
@@ -126,7 +140,8 @@ class _Run:
         before, started = session.seconds, time.perf_counter()
         for share, count in session.batches.read(session.epoch, session.step):
             session.take_step(share, count)
-            if session.step % LOOK_EVERY == 0:
+            alone = self.accelerator.num_processes == 1  # ranks must agree when to look
+            if session.step % LOOK_EVERY == 0 or (alone and self.interruption.asked):
                 session.seconds = before + time.perf_counter() - started
                 started += self._look()
         session.seconds = before + time.perf_counter() - started
@@ -211,19 +226,29 @@ class _Run:
         )
 
     def _save_in_time(self) -> float:
-        """Save where it is time; return the seconds that it took."""
+        """Save where it is time; return the seconds that it took.
+
+        Raises:
+            RunInterrupted: the run is to stop; it is saved.
+        """
         started = time.monotonic()
-        due = started - self.saved_at >= self.recipe.run.checkpoint_seconds
-        if self.accelerator.num_processes > 1:
-            [due] = broadcast_object_list([due])
-        if due:
+        late = started - self.saved_at >= self.recipe.run.checkpoint_seconds
+        late, stop = self._ask_first_rank(late, self.interruption.asked)
+        if late or stop:
             session = self.session
             state = session.state()
             done = session.epoch * session.batches.steps + session.step
             if self.accelerator.is_main_process:
                 save_checkpoint(self.folder.path, done, state)
             self.saved_at = time.monotonic()
+        if stop:
+            self.interruption.stop()
         return time.monotonic() - started
+
+    def _ask_first_rank(self, *answers: bool) -> Sequence[bool]:
+        """Return the first rank's answers; all ranks must ask."""
+        several = self.accelerator.num_processes > 1
+        return broadcast_object_list(list(answers)) if several else answers
 
 
 def _ignore(event: Event) -> None:
