@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--on", choices=["here", "ray"], default="here", help="ray: on the machines of a cluster")
     add("--ray-address", metavar="ADDRESS", help="of the cluster; without it and RAY_ADDRESS, a "
         "Ray of this machine's own")  # fmt: skip
-    add("--smoke", action="store_true", help="seconds instead of hours, to see that all works")
+    add("--smoke", action="store_true", help="a minute instead of hours, to see that all works")
     add("--dry-run", action="store_true", help="list the runs and do none")
 
 
