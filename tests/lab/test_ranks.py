@@ -1,6 +1,7 @@
 """Two processes of torchrun against one."""
 
 import math
+import socket
 import sys
 from pathlib import Path
 
@@ -15,7 +16,7 @@ if not (dist.is_available() and dist.is_gloo_available()):
 import safetensors.torch
 
 from trainact.lab.recipe_file import write_recipe
-from trainact.lab.record import RunFolder, read_record
+from trainact.lab.record import RunFolder, find_records, read_record
 from trainact.lab.train import train
 
 SAME = {
@@ -89,3 +90,25 @@ def test_a_branch_that_one_rank_leaves_out_is_trained_by_the_other(folder, tmp_p
         RunFolder(tmp_path, make_quick(**SKIPPING, optimizer__lr=1e-12)).weights_path
     )
     assert not torch.allclose(weights["branch.weight"], start["branch.weight"], atol=1e-4)
+
+
+def test_accelerate_launches_ranks_and_its_settings_do_not_change_a_recipe(tmp_path):
+    recipe = make_quick(tract__sync=True)
+    write_recipe(recipe, tmp_path / "recipe.toml")
+    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2"]
+    launch += ["--num_machines=1", "--mixed_precision=bf16", "--dynamo_backend=no"]
+    launch += [f"--main_process_port={find_free_port()}"]
+    run = ["-m", "trainact.lab", "run", str(tmp_path / "recipe.toml"), "--out", str(tmp_path)]
+    run_several([sys.executable, *launch, *run])
+    [two] = find_records(tmp_path)
+    one = train(recipe, tmp_path / "one", lambda event: None)
+    assert (one["environment"]["ranks"], two["environment"]["ranks"]) == (1, 2)
+    assert one["order"] == two["order"]
+    for a, b in zip(one["epochs"], two["epochs"], strict=True):
+        assert math.isclose(a["train_loss"], b["train_loss"], rel_tol=1e-4)
+
+
+def find_free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return int(free.getsockname()[1])

@@ -285,6 +285,13 @@ def test_two_processes_told_to_do_the_same_run_share_it(tmp_path):
     assert len(find_records(tmp_path)) == 1
 
 
+def test_ranks_do_not_wait_for_a_run_that_another_process_does(tmp_path):
+    one, other = (RunFolder(tmp_path, make_quick()) for _ in range(2))
+    refused = pytest.raises(StorageError, match="another process is doing the run in")
+    with one.hold(ignore), refused, other.hold(ignore, ranks=2):
+        pass
+
+
 def test_smoke_runs_live_elsewhere_and_say_so(tmp_path):
     smoke, full = make_quick(run__smoke=True), make_quick()
     assert train(smoke, tmp_path, ignore)["kind"] == "smoke"

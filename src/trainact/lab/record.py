@@ -40,8 +40,13 @@ class RunFolder:
         write_recipe(self.recipe, self.path / "recipe.toml")
 
     @contextlib.contextmanager
-    def hold(self, report: Callable[[str], None]) -> Iterator[None]:
-        """Hold the run for this process; where another has it, say so and wait until it ends."""
+    def hold(self, report: Callable[[str], None], ranks: int = 1) -> Iterator[None]:
+        """Hold the run for this process; where another has it, say so and wait until it ends.
+
+        Raises:
+            StorageError: the folder cannot be made; or another process has the run and this one is
+                the first of several ranks, whose patience is shorter than a run.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -50,6 +55,11 @@ class RunFolder:
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
+            if ranks > 1:
+                raise StorageError(
+                    f"another process is doing the run in {self.path}; wait until it has ended, or "
+                    "choose another --out."
+                ) from None
             report("another process is doing this run; waiting for it")
             lock.acquire()
         try:

@@ -63,11 +63,12 @@ def train(
     def note(text: str) -> None:
         report(Event("note", text=text))
 
-    with folder.hold(note) if accelerator.is_main_process else contextlib.nullcontext():
+    ranks = accelerator.num_processes
+    with folder.hold(note, ranks) if accelerator.is_main_process else contextlib.nullcontext():
         record = folder.load_record(note) if accelerator.is_main_process else None
         if record is not None:
             check_inputs(record, recipe, load)
-        if accelerator.num_processes > 1:
+        if ranks > 1:
             [record] = broadcast_object_list([record])
         if record is None:
             if accelerator.is_main_process:
