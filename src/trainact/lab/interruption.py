@@ -8,15 +8,15 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from trainact.lab.settings import count_ranks, is_first_rank
 
-__all__ = ["Interruption", "RunInterrupted"]
+__all__ = ["Interruption", "RunInterrupted", "take_term_as_interrupt"]
 
 STDERR = 2
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+Handler = Callable[[int, FrameType | None], None]
 
 
 class RunInterrupted(KeyboardInterrupt):
@@ -25,6 +25,36 @@ class RunInterrupted(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__()
         self.code = 128 + number
+
+
+def take_term_as_interrupt() -> contextlib.AbstractContextManager[None]:
+    """Let SIGTERM interrupt as Ctrl-C does, in a process that waits for those that do the runs."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del frame
+        raise RunInterrupted(number)
+
+    return _handle(interrupt, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _handle(handler: Handler, *numbers: int) -> Iterator[None]:
+    """Give signals to a handler while this is open, but for those that are ignored.
+
+    Only a main thread can; others do without.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: now for number, now in before.items() if now not in (None, signal.SIG_IGN)}
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 class Interruption:
@@ -38,18 +68,9 @@ class Interruption:
         self.number = int(signal.SIGINT)
         self.process = os.getpid()
 
-    @contextlib.contextmanager
-    def heed(self) -> Iterator[None]:
-        """Put signals off while this is open; only a main thread can, others do without."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self._note) for number in SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def heed(self) -> contextlib.AbstractContextManager[None]:
+        """Put both signals off while this is open."""
+        return _handle(self._note, signal.SIGINT, signal.SIGTERM)
 
     def stop(self) -> None:
         """Stop, now that everything is saved.

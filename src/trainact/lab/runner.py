@@ -23,7 +23,7 @@ from trainact.lab.events import Event, Report, read_event, write_event
 from trainact.lab.failures import clear_failure, write_failure
 from trainact.lab.files import StorageError
 from trainact.lab.inputs import check_inputs
-from trainact.lab.interruption import RunInterrupted
+from trainact.lab.interruption import RunInterrupted, take_term_as_interrupt
 from trainact.lab.plan import PlannedRun
 from trainact.lab.progress import Display
 from trainact.lab.recipe import DataFields, Recipe
@@ -77,7 +77,7 @@ def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[Out
     with display.open([(run.name, run.recipe.schedule.epochs) for run in runs]):
         if jobs == 1:
             return [do_run(run, functools.partial(display.tell, run.name), load) for run in runs]
-        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        with take_term_as_interrupt(), concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             children = _Children(jobs, display, load)
             try:
                 return list(pool.map(children.run, runs))
