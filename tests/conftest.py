@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,6 +67,16 @@ def read_cifar_images(samples: Path, count: int) -> Tensor:
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def usual_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM as in a terminal; a process in the background may have to ignore them."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -8,4 +8,5 @@
 #SBATCH --time=48:00:00
 #SBATCH --requeue
 set -euo pipefail
-python -m trainact.lab "$@" --shard "$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT"
+srun --cpus-per-task "$SLURM_CPUS_PER_TASK" python -m trainact.lab "$@" \
+    --shard "$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT"

@@ -9,9 +9,10 @@ import pytest
 from lab_helpers import make_quick, start
 
 from trainact.errors import TrActError, TrActValueError
-from trainact.lab import cli
+from trainact.lab import cli, cluster
 from trainact.lab.cluster import Cluster, Mailbox, carry_out, store
 from trainact.lab.events import read_event
+from trainact.lab.interruption import RunInterrupted
 from trainact.lab.plan import PlannedRun
 from trainact.lab.record import find_records
 
@@ -80,6 +81,22 @@ class Post:
 
     def remote(self, name: str, line: str) -> None:
         self.box.tell(name, line)
+
+
+def test_a_run_that_a_signal_stopped_is_given_out_again(tmp_path, monkeypatch):
+    """Ray does so where the process dies, and not where the task raises."""
+
+    def interrupt(*rest):
+        raise RunInterrupted(15)
+
+    def leave(code):
+        raise SystemExit(code)
+
+    monkeypatch.setattr(cluster, "do_run", interrupt)
+    monkeypatch.setattr(cluster.os, "_exit", leave)
+    run = PlannedRun(make_quick(), tmp_path, "m")
+    with pytest.raises(SystemExit, match="1"):
+        carry_out(run, tmp_path, Post())
 
 
 def test_files_of_a_machine_with_a_disk_of_its_own_are_brought_together(tmp_path, monkeypatch):

@@ -1,6 +1,8 @@
 """fp16: scaled losses, skipped steps and resuming, with a scaler that works on the CPU."""
 
 import math
+import os
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,7 @@ from torch import nn
 
 from trainact.errors import TrActValueError
 from trainact.lab import train as train_module
+from trainact.lab.interruption import RunInterrupted
 from trainact.lab.machine import start_machine
 from trainact.lab.recipe import change_recipe
 from trainact.lab.session import Session
@@ -112,6 +115,22 @@ def test_the_scale_is_kept_over_an_interruption(tmp_path, scaled, monkeypatch):
             train(recipe, tmp_path / "parts", stop)
     assert without_times(train(recipe, tmp_path / "parts", ignore)) == without_times(whole)
     assert [scaler.get_scale() for scaler in scaled] == [32768] * 3
+
+
+@pytest.mark.usefixtures("usual_signals")
+def test_an_interruption_after_an_overflow_is_no_divergence(tmp_path, scaled, monkeypatch):
+    overflow_in(monkeypatch, {1})
+    take_step, recipe = Session.take_step, make_quick()
+
+    def take_step_and_press(session, *batch):
+        take_step(session, *batch)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "take_step", take_step_and_press)
+        with pytest.raises(RunInterrupted):
+            train(recipe, tmp_path, ignore)
+    assert train(recipe, tmp_path, ignore)["status"] == "complete"
 
 
 def test_running_statistics_do_not_see_a_step_that_overflows(tmp_path, scaled, monkeypatch):

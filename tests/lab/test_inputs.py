@@ -113,6 +113,21 @@ def test_a_record_outlives_its_data(recipe, tmp_path):
     assert train(recipe, tmp_path, ignore)["seconds"] == record["seconds"]
 
 
+def test_a_record_outlives_a_disk_to_which_links_lead(tmp_path):
+    disk = write_folder(tmp_path / "disk", {"train/a": 8, "train/b": 8, "val/a": 4})
+    for file in disk.rglob("*.png"):
+        link = tmp_path / "set" / file.relative_to(disk)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(file)
+    recipe = make_quick(
+        data__name=str(tmp_path / "set"), data__image_size=8, data__train_images=0,
+        data__test_images=0, data__batch_size=4, schedule__epochs=1,
+    )  # fmt: skip
+    record = train(recipe, tmp_path, ignore)
+    shutil.rmtree(disk)
+    assert train(recipe, tmp_path, ignore)["seconds"] == record["seconds"]
+
+
 def test_a_place_that_cannot_be_read_is_no_reason_to_refuse_a_record(recipe, tmp_path, monkeypatch):
     runs = place_runs([recipe], tmp_path)
     run_all(runs, 1, Silence())

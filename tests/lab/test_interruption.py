@@ -11,16 +11,26 @@ import torch
 from data_cases import write_folder
 from lab_helpers import make_quick, start, without_times
 
-from trainact.lab.interruption import RunInterrupted
+from trainact.lab import interruption
+from trainact.lab import train as train_module
+from trainact.lab.failures import write_failure
+from trainact.lab.files import write_atomically
+from trainact.lab.interruption import STOPPING, RunInterrupted
 from trainact.lab.recipe import Recipe, change_recipe
 from trainact.lab.recipe_file import write_recipe
+from trainact.lab.record import RunFolder
+from trainact.lab.session import Session
 from trainact.lab.train import train
+
+pytestmark = pytest.mark.usefixtures("usual_signals")
 
 LONG = {"model__name": "small_models:make_noisy", "schedule__epochs": 30,
         "data__train_images": 640, "run__checkpoint_seconds": 1e9}  # fmt: skip
 
 
-IMAGES = {"train/a": 600, "train/b": 600, "val/a": 4, "val/b": 4}
+ENDLESS = LONG | {"schedule__epochs": 5000}
+CODES = [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 128 + signal.SIGTERM)]
+IMAGES = {"train/a": 300, "train/b": 300, "val/a": 4, "val/b": 4}
 
 
 def read_by_workers(recipe: Recipe, folder: Path) -> Recipe:
@@ -35,15 +45,15 @@ def ignore(event):
 
 
 def interrupt(
-    number: int, *command: str, alone: bool = False
+    number: int, *command: str, runs: int = 1, alone: bool = False
 ) -> "subprocess.CompletedProcess[str]":
-    """Start a command, send it and all its processes a signal when the first epoch is told."""
+    """Start a command, send it and all its processes a signal when so many runs are under way."""
     process = start(*command, start_new_session=True)
     assert process.stderr is not None
     lines = []
     for line in process.stderr:
         lines.append(line)
-        if "epoch 1/" in line:
+        if sum("epoch 1/" in told for told in lines) == runs:
             time.sleep(0.3)  # into the next one, where workers read images
             (os.kill if alone else os.killpg)(process.pid, number)
             break
@@ -56,16 +66,14 @@ def interrupt(
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_same_command_goes_on_where_it_was_stopped(tmp_path, number):
-    recipe = make_quick(**LONG)
-    if number == signal.SIGINT:  # which Ctrl-C sends to the workers that read images, too
-        recipe = read_by_workers(recipe, write_folder(tmp_path / "set", IMAGES))
+@pytest.mark.parametrize(("number", "code"), CODES)
+def test_the_same_command_goes_on_where_it_was_stopped(tmp_path, number, code):
+    recipe = read_by_workers(make_quick(**LONG), write_folder(tmp_path / "set", IMAGES))
     write_recipe(recipe, tmp_path / "recipe.toml")
     command = ["run", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "parts")]
     done = interrupt(number, "trainact.lab", *command)
-    assert done.returncode == 128 + number, done.stderr
-    told = "stopping once the run is saved; a second Ctrl-C stops at once"
+    assert done.returncode == code, done.stderr
+    told = f"{STOPPING}; a second Ctrl-C stops at once"
     assert done.stderr.count(told) == 1
     assert "interrupted; the same command goes on where it stopped" in done.stderr
     assert "Traceback" not in done.stderr
@@ -75,60 +83,109 @@ def test_the_same_command_goes_on_where_it_was_stopped(tmp_path, number):
     assert without_times(resumed) == without_times(whole)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_runs_side_by_side_are_all_saved_and_none_has_failed(tmp_path, number):
-    write_recipe(make_quick(**LONG), tmp_path / "recipe.toml")
+@pytest.mark.parametrize(("number", "code"), CODES)
+def test_runs_side_by_side_are_all_saved_and_none_has_failed(tmp_path, number, code):
+    write_recipe(make_quick(**ENDLESS), tmp_path / "recipe.toml")
     more = ["--seeds", "0,1", "--jobs", "2", "--out", str(tmp_path / "out")]
     command = ["trainact.lab", "run", str(tmp_path / "recipe.toml"), *more]
-    done = interrupt(number, *command, alone=number == signal.SIGTERM)
-    assert done.returncode == 128 + number, done.stderr
+    done = interrupt(number, *command, runs=2, alone=number == signal.SIGTERM)
+    assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
+    assert STOPPING in done.stderr
     assert not list(tmp_path.rglob("failure.json"))
-    assert len(list(tmp_path.rglob("checkpoint-*"))) >= 1
+    assert len({path.parent for path in tmp_path.rglob("checkpoint-*")}) == 2
 
 
 def test_ranks_save_and_stop_together(tmp_path):
     if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
         pytest.skip("needs torch.distributed with gloo")
-    write_recipe(make_quick(**LONG), tmp_path / "recipe.toml")
+    write_recipe(make_quick(**ENDLESS), tmp_path / "recipe.toml")
     run = ["-m", "trainact.lab", "run", str(tmp_path / "recipe.toml"), "--out", str(tmp_path)]
     launch = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", *run]
     done = interrupt(signal.SIGTERM, *launch)
-    assert done.stderr.count("stopping once the run is saved") == 1
+    assert done.stderr.count(STOPPING) == 1
+    assert "a second Ctrl-C" not in done.stderr
     assert len(list(tmp_path.rglob("checkpoint-*"))) == 1
     assert not list(tmp_path.rglob("failure.json"))
 
 
-def test_a_second_time_stops_at_once(tmp_path):
+def press_at(kind: str, epoch: int, times: int = 1):
     def press(event):
-        if event.kind == "epoch":
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)
+        if (event.kind, event.epoch) == (kind, epoch):
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
 
+    return press
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_it_may_come_at_the_end_of_an_epoch_before_its_test(tmp_path, monkeypatch):
+    recipe = make_quick(model__name="small_models:make_noisy", run__checkpoint_seconds=1e9)
+    whole = train(recipe, tmp_path / "whole", ignore)
+    monkeypatch.setattr(train_module, "LOOK_EVERY", 10)  # the steps of an epoch
+    with pytest.raises(RunInterrupted):
+        train(recipe, tmp_path / "parts", press_at("step", 1))
+    [checkpoint] = tmp_path.rglob("checkpoint-*")
+    assert "checkpoint-000000021-" in checkpoint.name
+    resumed = train(recipe, tmp_path / "parts", ignore)
+    assert resumed["sessions"] == 2
+    assert without_times(resumed) == without_times(whole)
+
+
+def test_what_the_signal_broke_is_no_failure_of_the_run(tmp_path, monkeypatch):
+    def break_down(session):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise RuntimeError("a worker was killed")
+
+    monkeypatch.setattr(Session, "evaluate", break_down)
+    with pytest.raises(RunInterrupted):
+        train(make_quick(), tmp_path, ignore)
+
+
+def test_a_signal_without_anyone_to_tell_is_heeded(tmp_path, monkeypatch):
+    monkeypatch.setattr(interruption, "STDERR", 999)
+    with pytest.raises(RunInterrupted):
+        train(make_quick(), tmp_path, press_at("epoch", 1))
+    assert list(tmp_path.rglob("checkpoint-*"))
+
+
+def test_a_second_time_stops_at_once(tmp_path):
     with pytest.raises(KeyboardInterrupt) as caught:
-        train(make_quick(), tmp_path, press)
+        train(make_quick(run__checkpoint_seconds=1e9), tmp_path, press_at("epoch", 1, times=2))
     assert not isinstance(caught.value, RunInterrupted)
     assert not list(tmp_path.rglob("checkpoint-*"))
 
 
 def test_a_run_that_ends_meanwhile_has_its_record_and_the_next_does_not_begin(tmp_path):
+    recipe, told = make_quick(), []
+    folder = RunFolder(tmp_path, recipe).path
+    write_failure(folder, "of yesterday")
+
     def press(event):
-        if event.kind == "epoch" and event.epoch == 3:
-            os.kill(os.getpid(), signal.SIGINT)
+        press_at("epoch", 3)(event)
+        told.append(event.kind)
 
     with pytest.raises(RunInterrupted):
-        train(make_quick(), tmp_path, press)
-    assert list(tmp_path.rglob("record.json"))
+        train(recipe, tmp_path, press)
+    assert told[-1] == "end"
+    assert (folder / "record.json").exists()
+    assert not (folder / "failure.json").exists()
+
+
+def test_a_file_that_is_being_written_leaves_no_part(tmp_path, monkeypatch):
+    def interrupt_writing(descriptor):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt_writing)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(tmp_path / "file", b"content")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_signal_that_is_ignored_stays_so(tmp_path):
-    def press(event):
-        if event.kind == "epoch":
-            os.kill(os.getpid(), signal.SIGINT)
-
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        assert train(make_quick(), tmp_path, press)["status"] == "complete"
+        assert train(make_quick(), tmp_path, press_at("epoch", 1))["status"] == "complete"
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -138,7 +138,7 @@ def run_script(script: str, words: list[str], tmp_path: Path, **environment: str
 
 def test_array_jobs_share_the_runs_of_a_recipe(tmp_path):
     words = ["run", "photos", "--dry-run"]
-    counts = {"SLURM_ARRAY_TASK_COUNT": "2"}
+    counts = {"SLURM_ARRAY_TASK_COUNT": "2", "SLURM_CPUS_PER_TASK": "1"}
     parts = [
         run_script("array.sh", words, tmp_path, SLURM_ARRAY_TASK_ID=job, **counts).splitlines()
         for job in ("1", "2")

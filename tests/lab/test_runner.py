@@ -43,6 +43,14 @@ def test_a_process_that_dies_in_the_middle_of_a_line_is_a_failure_of_its_run(
     assert run().failure == "its process ended with code 9: killed by hand"
 
 
+def test_what_is_no_text_does_no_harm(run, tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nprintf 'caf\\351 \\377\\n' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    assert run().failure == "its process ended with code 1: caf\ufffd \ufffd"
+
+
 def test_processes_share_the_threads_that_this_one_would_take(run, tmp_path, monkeypatch):
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho $OMP_NUM_THREADS threads >&2\nexit 1\n")
@@ -57,3 +65,5 @@ def test_a_rank_that_no_launcher_gave_is_none(monkeypatch):
     assert is_first_rank()
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert not is_first_rank()
+    monkeypatch.delenv("RANK")
+    assert is_first_rank()  # starting the machine tells what is missing

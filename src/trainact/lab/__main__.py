@@ -1,5 +1,5 @@
 """``python -m trainact.lab``: the command line, for torchrun and ``accelerate launch``."""
 
-from trainact.lab.cli import main
+from trainact.lab.cli import start
 
-raise SystemExit(main())
+start()

@@ -24,7 +24,12 @@ KEPT = 2
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
-    """Write the state of a run after ``step`` steps: nested dicts and lists of tensors and numbers.
+    """Write the state of a run: nested dicts and lists of tensors and numbers.
+
+    Args:
+        folder: the run's.
+        step: a number that grows from one checkpoint to the next.
+        state: what the rest of the run depends on.
 
     Raises:
         StorageError: it could not be written; earlier checkpoints are kept.

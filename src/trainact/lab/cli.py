@@ -7,15 +7,16 @@ it is called, so that one command does not need the packages of another.
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import trainact
 from trainact.errors import TrActError
-from trainact.lab.settings import gather_settings
+from trainact.lab.settings import gather_settings, is_first_rank
 
-__all__ = ["main"]
+__all__ = ["main", "start"]
 
 
 class Command(NamedTuple):
@@ -67,11 +68,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     except KeyboardInterrupt as error:
         more = "; the same command goes on where it stopped" if name in GO_ON else ""
-        _fail(f"interrupted{more}.")
-        return getattr(error, "code", 130)
+        if is_first_rank():
+            _fail(f"interrupted{more}.")
+        return getattr(error, "code", 128 + signal.SIGINT)
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def start() -> NoReturn:
+    """Run one command as a program, which after Ctrl-C dies of it, so that a shell's loop ends."""
+    code = main()
+    if code == 128 + signal.SIGINT:
+        sys.stdout.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    raise SystemExit(code)
 
 
 def _make_parser() -> argparse.ArgumentParser:

@@ -23,9 +23,10 @@ from typing import Any, NamedTuple
 
 from trainact.errors import TrActError, TrActValueError
 from trainact.lab.data import load_data
-from trainact.lab.events import Event, read_event, write_event
+from trainact.lab.events import Event, Report, read_event, write_event
 from trainact.lab.failures import clear_failure, write_failure
 from trainact.lab.files import write_atomically
+from trainact.lab.interruption import RunInterrupted
 from trainact.lab.plan import PlannedRun
 from trainact.lab.progress import Display
 from trainact.lab.runner import Outcome, do_run, remember, take_ended
@@ -77,6 +78,13 @@ def carry_out(run: PlannedRun, marker: Path, mailbox: Any) -> Delivery:
             mailbox.tell.remote(run.name, write_event(event))
 
     report(Event("note", text=f"on {platform.node()}, process {os.getpid()}"))
+    try:
+        return _carry_out(run, marker, report)
+    except RunInterrupted:  # Ray starts the run again where the process dies, not where it raises
+        os._exit(1)
+
+
+def _carry_out(run: PlannedRun, marker: Path, report: Report) -> Delivery:
     if marker.exists():
         _, record, failure = do_run(run, report, _load)
         return Delivery(record, failure, {})

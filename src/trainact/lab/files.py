@@ -31,11 +31,13 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except OSError as error:
+    except BaseException as error:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-        raise StorageError(_describe(path, error)) from error
+        if isinstance(error, OSError):
+            raise StorageError(_describe(path, error)) from error
+        raise
 
 
 def set_aside(path: Path) -> Path:

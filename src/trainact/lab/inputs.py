@@ -18,6 +18,9 @@ from trainact.lab.recipe import Recipe
 
 __all__ = ["check_fingerprint", "check_inputs"]
 
+UNREADABLE = (FileNotFoundError, PermissionError, ImportError)
+"""Why data that are perhaps as they were cannot be looked at."""
+
 
 def check_inputs(record: dict[str, Any], recipe: Recipe, load: Callable[..., Any]) -> None:
     """Check that a record is of the data and the initial weights of a recipe.
@@ -67,8 +70,12 @@ def _load_local(recipe: Recipe, load: Callable[..., Any]) -> Any:
         return None
     try:
         return load(recipe.data)
-    except (OSError, ImportError):
+    except UNREADABLE:
         return None
+    except DataError as error:
+        if isinstance(error.__cause__, UNREADABLE):
+            return None
+        raise
 
 
 def _find_file(recipe: Recipe) -> Path | None:

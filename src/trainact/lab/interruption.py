@@ -13,9 +13,10 @@ from types import FrameType
 
 from trainact.lab.settings import count_ranks, is_first_rank
 
-__all__ = ["Interruption", "RunInterrupted", "take_term_as_interrupt"]
+__all__ = ["STOPPING", "Interruption", "RunInterrupted", "take_term_as_interrupt"]
 
 STDERR = 2
+STOPPING = "stopping once the run is saved"
 Handler = Callable[[int, FrameType | None], None]
 
 
@@ -32,6 +33,7 @@ def take_term_as_interrupt() -> contextlib.AbstractContextManager[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         del frame
+        signal.signal(number, signal.SIG_IGN)  # once is enough
         raise RunInterrupted(number)
 
     return _handle(interrupt, signal.SIGTERM)
@@ -82,7 +84,7 @@ class Interruption:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if os.getpid() != self.process:  # a worker that reads images: its run tells it when to end
+        if os.getpid() != self.process:  # a process that was forked from the run's
             return
         if self.asked:
             if number == signal.SIGINT and count_ranks() == 1:
@@ -90,5 +92,7 @@ class Interruption:
             return
         self.asked, self.number = True, number
         if is_first_rank():
-            told = "stopping once the run is saved; a second Ctrl-C stops at once\n"
-            os.write(STDERR, told.encode())  # a display may be in the middle of a line
+            at_once = "" if count_ranks() > 1 else "; a second Ctrl-C stops at once"
+            with contextlib.suppress(OSError):  # nobody listens
+                os.write(STDERR, f"{STOPPING}{at_once}\n".encode())  # no display is asked: it may
+                # be in the middle of a line

@@ -20,10 +20,10 @@ from trainact.errors import TrActError, TrActValueError
 from trainact.lab.data import load_data
 from trainact.lab.data.images import ImageData
 from trainact.lab.events import Event, Report, read_event, write_event
-from trainact.lab.failures import clear_failure, write_failure
+from trainact.lab.failures import write_failure
 from trainact.lab.files import StorageError
 from trainact.lab.inputs import check_inputs
-from trainact.lab.interruption import RunInterrupted, take_term_as_interrupt
+from trainact.lab.interruption import STOPPING, RunInterrupted, take_term_as_interrupt
 from trainact.lab.plan import PlannedRun
 from trainact.lab.progress import Display
 from trainact.lab.recipe import DataFields, Recipe
@@ -34,8 +34,9 @@ from trainact.lab.train import train
 
 __all__ = ["Outcome", "do_run", "remember", "run_all", "take_ended"]
 
-STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
-"""Codes of a process that ended because it was told to."""
+SAVED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+STOPPED = (*SAVED, -signal.SIGINT, -signal.SIGTERM)
+"""Codes of a process that ended because it was told to; the first two after it saved its run."""
 LINES_KEPT = 1000
 """How much of what a run's process says on standard error is kept, for the file of its failure."""
 
@@ -108,7 +109,6 @@ def do_run(run: PlannedRun, report: Report, load: Callable[..., ImageData]) -> O
     cause: Exception
     try:
         record = train(run.recipe, run.root, report, load)
-        clear_failure(folder)
         return Outcome(run, record, None)
     except StorageError:
         raise
@@ -151,7 +151,7 @@ class _Children:
 
     def run(self, run: PlannedRun) -> Outcome:
         """Do a run in a new process; what it says is shown, and how it ends is returned."""
-        ended = take_ended(run, self.display, self.load)
+        ended = None if self.stopped else take_ended(run, self.display, self.load)
         if ended is not None:
             return ended
         with tempfile.TemporaryDirectory() as folder:
@@ -165,7 +165,8 @@ class _Children:
                     [sys.executable, "-m", "trainact.lab.runner", str(file), str(run.root)],
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    text=True,
+                    encoding="utf-8",
+                    errors="replace",
                     env=environment,
                 )
                 self.running.add(process)
@@ -194,16 +195,19 @@ class _Children:
             last = said[-1].strip() if said else "it said nothing"
             failure = f"its process ended with code {code}: {last}"
             if self.stopped or code in STOPPED:
-                failure = "stopped, what it has done is saved"
+                failure = "stopped" + (", and saved" if code in SAVED else "")
+                self.display.tell(run.name, Event("note", text=failure))
             else:
                 write_failure(run.folder.path, failure, "".join(said))
-            self.display.tell(run.name, Event("failed", text=failure))
+                self.display.tell(run.name, Event("failed", text=failure))
         return Outcome(run, record, failure)
 
     def stop(self) -> None:
-        """End all processes; their checkpoints stay."""
+        """End all processes, once their runs are saved."""
         with self.lock:
             self.stopped = True
+            if self.running:
+                print(f"{STOPPING}; a second Ctrl-C stops at once", file=sys.stderr)
             for process in self.running:
                 process.terminate()
 
@@ -213,7 +217,7 @@ def _main(file: str, root: str) -> int:
 
     What a network or a library prints goes to standard error.
     """
-    events = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
     def report(event: Event) -> None:

@@ -86,4 +86,4 @@ def count_ranks() -> int:
 
 def is_first_rank() -> bool:
     """Return whether this process is the one that speaks, alone or under torchrun."""
-    return count_ranks() == 1 or os.environ["RANK"] == "0"
+    return count_ranks() == 1 or os.environ.get("RANK", "0") == "0"

@@ -4,6 +4,7 @@ What is random about an image depends on the seed, the epoch, its position in it
 on nothing else: not on the workers, nor on what was read before. No global generator is moved.
 """
 
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -130,7 +131,15 @@ def make_loader(
         num_workers=workers,
         collate_fn=collate or _collate,
         generator=torch.Generator(),  # or the loader takes a number from the global one
+        worker_init_fn=_leave_signals_to_the_run,
     )
+
+
+def _leave_signals_to_the_run(worker: int) -> None:
+    """Ignore what ends a run: it may need images until it is saved, and then ends its workers."""
+    del worker
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _collate(items: Any) -> Any:

@@ -2,18 +2,19 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, gather_object
 
 from trainact.errors import TrActError
 from trainact.lab.checkpoint import load_checkpoint, remove_checkpoints, save_checkpoint
 from trainact.lab.data import load_data
 from trainact.lab.ending import make_record, save_weights
 from trainact.lab.events import Event, Report
+from trainact.lab.failures import clear_failure
 from trainact.lab.inputs import check_inputs
 from trainact.lab.interruption import Interruption
 from trainact.lab.machine import start_machine, start_tracker, sum_over_ranks
@@ -63,7 +64,7 @@ def train(
     def note(text: str) -> None:
         report(Event("note", text=text))
 
-    ranks = accelerator.num_processes
+    ranks, run = accelerator.num_processes, None
     with folder.hold(note, ranks) if accelerator.is_main_process else contextlib.nullcontext():
         record = folder.load_record(note) if accelerator.is_main_process else None
         if record is not None:
@@ -73,8 +74,13 @@ def train(
         if record is None:
             if accelerator.is_main_process:
                 folder.prepare()
-            record = _Run(recipe, folder, accelerator, report, load(recipe.data)).complete(note)
+            run = _Run(recipe, folder, accelerator, report, load(recipe.data))
+            record = run.complete(note)
+    if accelerator.is_main_process:
+        clear_failure(folder.path)
     report(Event("end", record=record))
+    if run is not None:
+        run.stop_if_asked()
     return record
 
 
@@ -104,12 +110,25 @@ class _Run:
         Raises:
             RunInterrupted: Ctrl-C or SIGTERM came; the run is saved.
         """
-        with self.interruption.heed():
-            record = self._complete(note)
-            [stop] = self._ask_first_rank(self.interruption.asked)
+        try:
+            with self.interruption.heed():
+                return self._complete(note)
+        except TrActError:
+            raise
+        except Exception:
+            if self.interruption.asked:  # the signal may have ended what the run needs
+                self.interruption.stop()
+            raise
+
+    def stop_if_asked(self) -> None:
+        """Let no other run begin where Ctrl-C or SIGTERM came while this one was ending.
+
+        Raises:
+            RunInterrupted: it did.
+        """
+        [stop] = self._agree(self.interruption.asked)
         if stop:
             self.interruption.stop()
-        return record
 
     def _complete(self, note: Callable[[str], None]) -> dict[str, Any]:
         session, main = self.session, self.accelerator.is_main_process
@@ -141,22 +160,24 @@ class _Run:
         before, started = session.seconds, time.perf_counter()
         for share, count in session.batches.read(session.epoch, session.step):
             session.take_step(share, count)
-            alone = self.accelerator.num_processes == 1  # ranks must agree when to look
-            if session.step % LOOK_EVERY == 0 or (alone and self.interruption.asked):
-                session.seconds = before + time.perf_counter() - started
+            session.seconds = before + time.perf_counter() - started
+            if session.step % LOOK_EVERY == 0:
                 started += self._look()
-        session.seconds = before + time.perf_counter() - started
+            elif self.interruption.asked and self.accelerator.num_processes == 1:
+                self._save_in_time()  # ranks must agree, when they look
+        self._save_in_time()  # a test may last longer than a signal's sender waits
         self._finish_epoch()
         if session.epoch < self.recipe.schedule.epochs:
             self._save_in_time()
 
     def _look(self) -> float:
-        """Check the loss, tell how far the run is, and save where it is time.
+        """Check the loss, save where it is time, and tell how far the run is.
 
         Returns:
             Seconds of saving, which are no seconds of training.
         """
         sums = self._read_totals()
+        seconds = self._save_in_time()
         self.report(
             Event(
                 "step",
@@ -166,7 +187,7 @@ class _Run:
                 loss=sums["loss"] / sums["seen"],
             )
         )
-        return self._save_in_time() if self.session.step < self.session.batches.steps else 0.0
+        return seconds
 
     def _read_totals(self) -> dict[str, float]:
         """Return the epoch's sums over all ranks.
@@ -234,11 +255,11 @@ class _Run:
         """
         started = time.monotonic()
         late = started - self.saved_at >= self.recipe.run.checkpoint_seconds
-        late, stop = self._ask_first_rank(late, self.interruption.asked)
+        late, stop = self._agree(late, self.interruption.asked)
         if late or stop:
             session = self.session
             state = session.state()
-            done = session.epoch * session.batches.steps + session.step
+            done = session.epoch * (session.batches.steps + 1) + session.step  # a test is a step
             if self.accelerator.is_main_process:
                 save_checkpoint(self.folder.path, done, state)
             self.saved_at = time.monotonic()
@@ -246,10 +267,11 @@ class _Run:
             self.interruption.stop()
         return time.monotonic() - started
 
-    def _ask_first_rank(self, *answers: bool) -> Sequence[bool]:
-        """Return the first rank's answers; all ranks must ask."""
+    def _agree(self, *answers: bool) -> list[bool]:
+        """Return for each question whether any rank says yes; all ranks must ask."""
         several = self.accelerator.num_processes > 1
-        return broadcast_object_list(list(answers)) if several else answers
+        ranks = gather_object([answers]) if several else [answers]
+        return [any(column) for column in zip(*ranks, strict=True)]
 
 
 def _ignore(event: Event) -> None:

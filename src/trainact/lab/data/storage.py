@@ -67,7 +67,7 @@ def decode_streams(streams: Sequence[ImageStream], size: int) -> list[ImageTenso
     bad: list[DataError] = []
     decoded = [_decode_stream(stream, size, bad) for stream in streams]
     if bad:
-        raise DataError(_report_bad(bad, sum(map(len, streams))))
+        raise DataError(_report_bad(bad, sum(map(len, streams)))) from bad[0].__cause__
     return decoded
 
 
