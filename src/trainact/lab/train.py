@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import broadcast_object_list
 
 from trainact.errors import TrActError
-from trainact.lab.checkpoint import load_checkpoint, remove_checkpoints, save_checkpoint
+from trainact.lab.checkpoint import load_checkpoint, remove_checkpoints
 from trainact.lab.data import load_data
 from trainact.lab.ending import make_record, save_weights
 from trainact.lab.events import Event, Report
 from trainact.lab.failures import clear_failure
 from trainact.lab.inputs import check_inputs
-from trainact.lab.interruption import Interruption
 from trainact.lab.machine import start_machine, start_tracker, sum_over_ranks
 from trainact.lab.metric import read_percent
 from trainact.lab.recipe import Recipe, recipe_to_dict
 from trainact.lab.record import RunFolder
+from trainact.lab.saving import Saver
 from trainact.lab.session import TOTALS
 from trainact.lab.tasks import find_session
 
@@ -80,7 +80,7 @@ def train(
         clear_failure(folder.path)
     report(Event("end", record=record))
     if run is not None:
-        run.stop_if_asked()
+        run.saver.stop_if_told()
     return record
 
 
@@ -100,8 +100,7 @@ class _Run:
         self.session = find_session(data)(recipe, data, accelerator)
         if self.session.weights is not None:
             report(Event("note", text=self.session.weights.describe()))
-        self.saved_at = time.monotonic()
-        self.interruption = Interruption()
+        self.saver = Saver(self.session, folder.path)
         start_tracker(accelerator, recipe.run, {"recipe": str(recipe_to_dict(recipe))})
 
     def complete(self, note: Callable[[str], None]) -> dict[str, Any]:
@@ -110,25 +109,8 @@ class _Run:
         Raises:
             RunInterrupted: Ctrl-C or SIGTERM came; the run is saved.
         """
-        try:
-            with self.interruption.heed():
-                return self._complete(note)
-        except TrActError:
-            raise
-        except Exception:
-            if self.interruption.asked:  # the signal may have ended what the run needs
-                self.interruption.stop()
-            raise
-
-    def stop_if_asked(self) -> None:
-        """Let no other run begin where Ctrl-C or SIGTERM came while this one was ending.
-
-        Raises:
-            RunInterrupted: it did.
-        """
-        [stop] = self._agree(self.interruption.asked)
-        if stop:
-            self.interruption.stop()
+        with self.saver.heed_signals():
+            return self._complete(note)
 
     def _complete(self, note: Callable[[str], None]) -> dict[str, Any]:
         session, main = self.session, self.accelerator.is_main_process
@@ -163,12 +145,12 @@ class _Run:
             session.seconds = before + time.perf_counter() - started
             if session.step % LOOK_EVERY == 0:
                 started += self._look()
-            elif self.interruption.asked and self.accelerator.num_processes == 1:
-                self._save_in_time()  # ranks must agree, when they look
-        self._save_in_time()  # a test may last longer than a signal's sender waits
+            else:
+                self.saver.save_if_told_to_stop()
+        self.saver.save_in_time()  # a test may last longer than a signal's sender waits
         self._finish_epoch()
         if session.epoch < self.recipe.schedule.epochs:
-            self._save_in_time()
+            self.saver.save_in_time()
 
     def _look(self) -> float:
         """Check the loss, save where it is time, and tell how far the run is.
@@ -177,7 +159,7 @@ class _Run:
             Seconds of saving, which are no seconds of training.
         """
         sums = self._read_totals()
-        seconds = self._save_in_time()
+        seconds = self.saver.save_in_time()
         self.report(
             Event(
                 "step",
@@ -246,32 +228,6 @@ class _Run:
                 seconds=metrics["train_seconds"] + metrics["test_seconds"],
             )
         )
-
-    def _save_in_time(self) -> float:
-        """Save where it is time; return the seconds that it took.
-
-        Raises:
-            RunInterrupted: the run is to stop; it is saved.
-        """
-        started = time.monotonic()
-        late = started - self.saved_at >= self.recipe.run.checkpoint_seconds
-        late, stop = self._agree(late, self.interruption.asked)
-        if late or stop:
-            session = self.session
-            state = session.state()
-            done = session.epoch * (session.batches.steps + 1) + session.step  # a test is a step
-            if self.accelerator.is_main_process:
-                save_checkpoint(self.folder.path, done, state)
-            self.saved_at = time.monotonic()
-        if stop:
-            self.interruption.stop()
-        return time.monotonic() - started
-
-    def _agree(self, *answers: bool) -> list[bool]:
-        """Return for each question whether any rank says yes; all ranks must ask."""
-        several = self.accelerator.num_processes > 1
-        ranks = gather_object([answers]) if several else [answers]
-        return [any(column) for column in zip(*ranks, strict=True)]
 
 
 def _ignore(event: Event) -> None:
