@@ -33,29 +33,31 @@ def test_what_a_network_prints_does_not_get_among_the_news(run):
     assert len(outcome.record["epochs"]) == 3
 
 
-def test_a_process_that_dies_in_the_middle_of_a_line_is_a_failure_of_its_run(
-    run, tmp_path, monkeypatch
-):
-    program = tmp_path / "python"
-    program.write_text('#!/bin/sh\nprintf \'{"kind": "no\'\necho killed by hand >&2\nexit 9\n')
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
+@pytest.fixture
+def pretend(tmp_path, monkeypatch):
+    """Let a shell's commands be the process that does a run."""
+
+    def replace_python(commands):
+        program = tmp_path / "python"
+        program.write_text(f"#!/bin/sh\n{commands}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+
+    return replace_python
+
+
+def test_a_process_that_dies_in_the_middle_of_a_line_is_a_failure_of_its_run(run, pretend):
+    pretend("""printf '{"kind": "no'; echo killed by hand >&2; exit 9""")
     assert run().failure == "its process ended with code 9: killed by hand"
 
 
-def test_what_is_no_text_does_no_harm(run, tmp_path, monkeypatch):
-    program = tmp_path / "python"
-    program.write_text("#!/bin/sh\nprintf 'caf\\351 \\377\\n' >&2\nexit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
+def test_what_is_no_text_does_no_harm(run, pretend):
+    pretend(r"printf 'caf\351 \377\n' >&2; exit 1")
     assert run().failure == "its process ended with code 1: caf\ufffd \ufffd"
 
 
-def test_processes_share_the_threads_that_this_one_would_take(run, tmp_path, monkeypatch):
-    program = tmp_path / "python"
-    program.write_text("#!/bin/sh\necho $OMP_NUM_THREADS threads >&2\nexit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
+def test_processes_share_the_threads_that_this_one_would_take(run, pretend, monkeypatch):
+    pretend("echo $OMP_NUM_THREADS threads >&2; exit 1")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     assert run().failure == "its process ended with code 1: 3 threads"
 
