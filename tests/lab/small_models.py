@@ -43,36 +43,39 @@ class Skipping(nn.Module):
         return self.rest(x)
 
 
-class Overflowing(nn.Module):
+class Counting(nn.Module):
+    """Knows how many steps it was trained in."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.net = make_tiny(num_classes)
+        self.calls = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.calls += self.training
+        return self.net(images)
+
+
+class Overflowing(Counting):
     """Turns into NaN after a while."""
 
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.net = make_tiny(num_classes)
-        self.calls = 0
-
     def forward(self, images: Tensor) -> Tensor:
-        self.calls += self.training
-        return self.net(images) * (float("nan") if self.calls > 3 else 1.0)
+        z = super().forward(images)
+        return z * (float("nan") if self.calls > 3 else 1.0)
 
 
-class Mortal(nn.Module):
+class Mortal(Counting):
     """Kills its process in the third of its epochs of 10 steps; one process only, the first."""
 
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.net = make_tiny(num_classes)
-        self.calls = 0
-
     def forward(self, images: Tensor) -> Tensor:
-        self.calls += self.training
+        z = super().forward(images)
         if self.calls == 25:
             try:
                 Path(os.environ["MORTAL_DIED"]).touch(exist_ok=False)
                 os.kill(os.getpid(), signal.SIGKILL)
             except FileExistsError:
                 pass
-        return self.net(images)
+        return z
 
 
 def make_loud(num_classes: int) -> nn.Module:

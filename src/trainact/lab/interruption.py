@@ -16,6 +16,7 @@ from trainact.lab.settings import count_ranks, is_first_rank
 __all__ = ["STOPPING", "Interruption", "RunInterrupted", "take_term_as_interrupt"]
 
 STDERR = 2
+"""Written to directly: what shows a run may be in the middle of a line when a signal comes."""
 STOPPING = "stopping once the run is saved"
 Handler = Callable[[int, FrameType | None], None]
 
@@ -33,10 +34,15 @@ def take_term_as_interrupt() -> contextlib.AbstractContextManager[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         del frame
-        signal.signal(number, signal.SIG_IGN)  # once is enough
+        signal.signal(number, _ignore)  # once is enough
         raise RunInterrupted(number)
 
     return _handle(interrupt, signal.SIGTERM)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Do nothing; unlike SIG_IGN this is not handed on to a process that is just being started."""
+    del number, frame
 
 
 @contextlib.contextmanager
@@ -94,5 +100,4 @@ class Interruption:
         if is_first_rank():
             at_once = "" if count_ranks() > 1 else "; a second Ctrl-C stops at once"
             with contextlib.suppress(OSError):  # nobody listens
-                os.write(STDERR, f"{STOPPING}{at_once}\n".encode())  # no display is asked: it may
-                # be in the middle of a line
+                os.write(STDERR, f"{STOPPING}{at_once}\n".encode())
