@@ -17,7 +17,7 @@ test-thorough: $(STAMP)
 	TRAINACT_HYPOTHESIS=thorough $(BIN)/python -m pytest tests/test_properties.py
 
 zoo: $(STAMP)
-	$(BIN)/python -m trainact.lab.zoo --output docs/zoo.md
+	$(BIN)/python -m tools.zoo --output docs/zoo.md
 
 check: $(STAMP)
 	$(BIN)/ruff check
@@ -30,10 +30,10 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/trainact bench --out results/bench
-	$(BIN)/python -m trainact.lab.pages
+	$(BIN)/python -m tools.pages
 
 pages: $(STAMP)
-	$(BIN)/python -m trainact.lab.pages
+	$(BIN)/python -m tools.pages
 
 install: $(STAMP)
 

@@ -39,6 +39,32 @@ ORDER = [
     "diagnosis",
 ]
 
+LAB = SOURCE / "lab"
+LAB_ORDER = [
+    "files",
+    "text",
+    "schema",
+    "ranks",
+    "randomness",
+    "environment",
+    "metric",
+    "statistics",
+    "torchvision_import",
+    "recipes",
+    "records",
+    "data",
+    "augment",
+    "models",
+    "training",
+    "running",
+    "analysis",
+    "paper",
+    "cost",
+    "report",
+    "commands",
+]
+"""The lab's modules and packages; each imports only those above it."""
+
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory) -> Path:
@@ -101,17 +127,37 @@ def test_importing_the_method_imports_nothing_but_torch():
 
 @pytest.mark.parametrize("name", ORDER)
 def test_imports_go_one_way(name):
-    tree = ast.parse((SOURCE / f"{name}.py").read_text())
-    imported = {
-        node.module.removeprefix("trainact.")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trainact")
-    }
+    imported = list_imports(SOURCE / f"{name}.py", "trainact")
     assert imported <= set(ORDER[: ORDER.index(name)])
+
+
+@pytest.mark.parametrize("name", LAB_ORDER)
+def test_imports_of_the_lab_go_one_way(name):
+    package = LAB / name
+    above = set(LAB_ORDER[: LAB_ORDER.index(name) + 1])
+    for file in package.rglob("*.py") if package.is_dir() else [package.with_suffix(".py")]:
+        tops = {module.split(".")[0] for module in list_imports(file, "trainact.lab")}
+        assert tops <= above, file
+
+
+def list_imports(file: Path, package: str) -> set[str]:
+    """Return the modules of ``package`` that a file imports, also inside functions."""
+    prefix = f"{package}."
+    imported = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == package:
+            imported |= {prefix + name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module or "")
+    return {name.removeprefix(prefix) for name in imported if name.startswith(prefix)}
 
 
 def test_every_module_has_its_place_in_the_order():
     assert {path.stem for path in SOURCE.glob("*.py")} - {"__init__"} == set(ORDER)
+    found = {path.stem for path in LAB.iterdir() if not path.name.startswith("__")}
+    assert found == set(LAB_ORDER)
 
 
 def test_every_public_name_exists_and_is_documented():

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from trainact.lab.data import load_data
-from trainact.lab.loss import sum_losses
-from trainact.lab.machine import start_machine
-from trainact.lab.recipe import Recipe, change_recipe
-from trainact.lab.session import Session
+from trainact.lab.recipes.recipe import Recipe, change_recipe
+from trainact.lab.training.loss import sum_losses
+from trainact.lab.training.machine import start_machine
+from trainact.lab.training.session import Session
 
 HERE = Path(__file__).parent
 QUICK: dict[str, Any] = {
@@ -100,3 +100,24 @@ def measure_fixed_batch(recipe: Recipe, folder: Path, epochs: int) -> tuple[floa
             session.take_step(share, count)
         session.epoch, session.step = epoch + 1, 0
     return before, measure()
+
+
+def ignore(event):
+    del event
+
+
+class InterruptedRunError(Exception):
+    pass
+
+
+def stop_after(steps):
+    """Return a report that raises at the given looks at the run, as a crash would."""
+    left = list(steps)
+
+    def report(event):
+        if event.kind in ("step", "epoch"):
+            left[0] -= 1
+            if left[0] == 0:
+                raise InterruptedRunError
+
+    return report

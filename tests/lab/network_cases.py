@@ -5,7 +5,7 @@ import functools
 import torch
 from torch import nn
 
-from trainact.lab.networks import build_network
+from trainact.lab.models.networks import build_network
 
 
 @functools.cache

@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from trainact.lab.recipe_file import read_recipe
-from trainact.lab.train import train
+from trainact.lab.recipes.recipe_file import read_recipe
+from trainact.lab.training.train import train
 
 
 def main(folder: Path) -> None:

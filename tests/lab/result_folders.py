@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 from comparison_records import make_study
-
-from trainact.lab.estimates import count_images
-from trainact.lab.experiment import find_experiment
-from trainact.lab.recipe import recipe_to_dict
-from trainact.lab.record import seal
+from trainact.lab.data.published import count_images
+from trainact.lab.recipes.experiment import find_experiment
+from trainact.lab.recipes.recipe import recipe_to_dict
+from trainact.lab.records.record import seal
 
 PAPER_ARMS = ("plain", "tract-0.05", "tract-0.1", "tract-0.2")
 

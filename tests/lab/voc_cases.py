@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from trainact.lab.data.pictures import tensor_to_picture
-from trainact.lab.recipe import Recipe, change_recipe
+from trainact.lab.recipes.recipe import Recipe, change_recipe
 
 SMALL: dict[str, Any] = {
     "data.name": "voc2007",

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from works_with_helpers import import_torchvision_or_skip
 
 from trainact import apply_tract, remove_tract
+from works_with_helpers import import_torchvision_or_skip
 
 
 def network() -> nn.Sequential:

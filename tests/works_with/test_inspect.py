@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trainact.lab.cli import main
+from trainact.lab.commands.cli import main
 
 
 def inspect(capsys, *arguments: str) -> str:

@@ -5,11 +5,11 @@ import copy
 import pytest
 import torch
 from torch import nn
-from works_with_helpers import import_torchvision_or_skip
 
 from cases import assert_close
 from trainact import TrAct, TrActError, apply_tract, split_first_layer
 from trainact.reference import tract_gradient_of_layer
+from works_with_helpers import import_torchvision_or_skip
 
 
 def network() -> nn.Sequential:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from cases import assert_close
 from trainact import TrActLayer, TrActValueError, accumulate, apply_tract
-from trainact.lab.vision import import_torchvision
+from trainact.lab.torchvision_import import import_torchvision
 from trainact.reference import tract_gradient_of_layer
 
 import_torchvision()  # before the trainers do

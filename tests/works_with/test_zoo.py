@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from tools import zoo
 from trainact import TrActValueError, accumulate, apply_tract, check_tract, find_first_layers
-from trainact.lab import zoo
-from trainact.lab.cost import count_extra, estimate_cost
-from trainact.lab.models import build_model, hide_values, list_names
-from trainact.lab.vision import import_torchvision
+from trainact.lab.cost.multiply_adds import count_extra, estimate_cost
+from trainact.lab.models.zoos import build_model, hide_values, list_names
+from trainact.lab.torchvision_import import import_torchvision
 from trainact.moments import sum_outer_products
 from trainact.rows import count_rows, patches_of_layer
 

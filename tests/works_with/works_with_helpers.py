@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from trainact.lab.vision import import_torchvision
+from trainact.lab.torchvision_import import import_torchvision
 
 
 def import_torchvision_or_skip() -> None:

@@ -1,5 +1,5 @@
 """``python -m trainact.lab``: the command line, for torchrun and ``accelerate launch``."""
 
-from trainact.lab.cli import start
+from trainact.lab.commands.cli import start
 
 start()

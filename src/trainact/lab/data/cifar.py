@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from trainact.lab.data import npm
-from trainact.lab.data.batches import find_batches, read_batches
 from trainact.lab.data.cache import cache_file, lock_cache, read_cache, set_aside, write_cache
+from trainact.lab.data.cifar_pickles import find_batches, read_batches
 from trainact.lab.data.cifar_sets import SETS, Pair, is_whole, verify_set
 from trainact.lab.data.hub import load_from_hub
 from trainact.lab.data.images import DataError, ImageStream, ImageTensor

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from trainact.errors import TrActValueError
 
-__all__ = ["DataError", "ImageData", "ImageStream", "ImageTensor", "Images"]
+__all__ = ["DataError", "ImageData", "ImageStream", "ImageTensor", "Images", "Standard"]
 
 
 class DataError(TrActValueError):
@@ -98,3 +98,10 @@ class ImageData:
                     f"{self.name}: the label of {part} image {at} is {int(images.labels[at])}; the "
                     f"{len(self.classes)} classes are numbered 0 to {len(self.classes) - 1}."
                 )
+
+
+class Standard(NamedTuple):
+    """Mean and deviation of each channel, of values in [0, 1]."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trainact.lab.data.images import DataError, Images
-from trainact.lab.recipe import DataFields
+from trainact.lab.recipes.recipe import DataFields
 
 __all__ = ["Parts", "order_by_class", "select_images", "tell_unused"]
 

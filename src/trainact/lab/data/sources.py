@@ -18,7 +18,7 @@ from trainact.lab.data.parquet import find_parquet, read_parquet
 from trainact.lab.data.selection import Parts, select_images
 from trainact.lab.data.shards import find_shards, read_shards
 from trainact.lab.data.storage import store_images
-from trainact.lab.recipe import DataFields
+from trainact.lab.recipes.recipe import DataFields
 
 __all__ = ["COLLECTIONS", "DETECTION", "NAMES", "PLACED", "load_data"]
 
@@ -46,7 +46,7 @@ def load_data(fields: DataFields) -> Any:
         TrActValueError: there is no such data set.
     """
     if fields.name == DETECTION:
-        from trainact.lab.detection.voc import load_voc
+        from trainact.lab.data.voc import load_voc
 
         return load_voc(fields)
     if fields.folder and fields.name not in PLACED:

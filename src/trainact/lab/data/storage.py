@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trainact.lab.data.images import DataError, Images, ImageStream, ImageTensor
 from trainact.lab.data.pictures import fit_picture, picture_to_tensor, tensor_to_picture
-from trainact.lab.recipe import DataFields
+from trainact.lab.recipes.recipe import DataFields
 
 __all__ = ["TensorReader", "decode_streams", "store_images"]
 

@@ -3,9 +3,9 @@
 from functools import cache
 
 from trainact.errors import TrActValueError
-from trainact.lab.fields import name_nearest
 from trainact.lab.paper.tables import list_tables, read_figures, read_table
 from trainact.lab.paper.values import METRICS, UNSTATED_BUDGET, UNSTATED_LAM, Key, PrintedValue
+from trainact.lab.schema import name_nearest
 
 __all__ = ["find_places", "find_printed", "list_networks", "list_recipes", "printed_values"]
 

@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from trainact.errors import TrActValueError
-from trainact.lab.fields import name_nearest
 from trainact.lab.paper.tables import read_toml_resource
 from trainact.lab.paper.values import parse_number
+from trainact.lab.schema import name_nearest
 
 __all__ = ["PrintedSettings", "list_settings", "read_settings"]
 

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from trainact.errors import TrActValueError
-from trainact.lab.fields import name_nearest
 from trainact.lab.paper.values import UNSTATED_BUDGET, Key, PrintedValue, parse_cell
+from trainact.lab.schema import name_nearest
 
 __all__ = [
     "PrintedFigure",

@@ -1,0 +1,1 @@
+"""Numbers from records: paired differences, speed-ups and their intervals."""

@@ -1,0 +1,1 @@
+"""What is random about an image? Crops, policies, colour and mixtures."""

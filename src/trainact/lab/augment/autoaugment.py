@@ -1,0 +1,133 @@
+"""AutoAugment: the policy found for CIFAR-10 by Cubuk et al. (2019), for a batch of images.
+
+Each image gets one of 25 pairs of operations, and does each of the two with its own probability;
+where an operation has two directions, a coin decides. Strengths are steps from 0 to 9.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from trainact.errors import TrActValueError
+from trainact.lab.augment.colour import (
+    adjust_brightness,
+    adjust_colour,
+    adjust_contrast,
+    adjust_sharpness,
+    equalize,
+    invert,
+    posterize,
+    solarize,
+    stretch_contrast,
+)
+from trainact.lab.augment.warp import rotate, shear_x, shear_y, translate_x, translate_y
+
+__all__ = ["CIFAR10_POLICY", "OPERATIONS", "Operation", "apply_policy", "find_probabilities"]
+
+LARGEST_SHIFT = 150 / 331  # of the side: the largest of the paper, 150 pixels of 331
+
+
+class Operation(NamedTuple):
+    """What one operation does to images [N, C, H, W] at a step [N], -9 to 9."""
+
+    apply: Callable[[Tensor, Tensor], Tensor]
+    has_direction: bool
+
+
+OPERATIONS: dict[str, Operation] = {
+    "shear x": Operation(lambda images, step: shear_x(images, 0.3 * step / 9), True),
+    "shear y": Operation(lambda images, step: shear_y(images, 0.3 * step / 9), True),
+    "translate x": Operation(
+        lambda images, step: translate_x(images, LARGEST_SHIFT * images.shape[3] * step / 9), True
+    ),
+    "translate y": Operation(
+        lambda images, step: translate_y(images, LARGEST_SHIFT * images.shape[2] * step / 9), True
+    ),
+    "rotate": Operation(lambda images, step: rotate(images, 30 * step / 9), True),
+    "brightness": Operation(adjust_brightness, True),
+    "colour": Operation(adjust_colour, True),
+    "contrast": Operation(adjust_contrast, True),
+    "sharpness": Operation(adjust_sharpness, True),
+    "posterize": Operation(
+        lambda images, step: posterize(images, 8 - torch.round(4 * step / 9).long()), False
+    ),
+    "solarize": Operation(lambda images, step: solarize(images, 255 * (9 - step) / 9), False),
+    "autocontrast": Operation(lambda images, _: stretch_contrast(images), False),
+    "equalize": Operation(lambda images, _: equalize(images), False),
+    "invert": Operation(lambda images, _: invert(images), False),
+}
+
+Choice = tuple[str, float, int]
+"""An operation, its probability and its step; the step is 0 where there is nothing to choose."""
+
+CIFAR10_POLICY: tuple[tuple[Choice, Choice], ...] = (
+    (("invert", 0.1, 0), ("contrast", 0.2, 6)),
+    (("rotate", 0.7, 2), ("translate x", 0.3, 9)),
+    (("sharpness", 0.8, 1), ("sharpness", 0.9, 3)),
+    (("shear y", 0.5, 8), ("translate y", 0.7, 9)),
+    (("autocontrast", 0.5, 0), ("equalize", 0.9, 0)),
+    (("shear y", 0.2, 7), ("posterize", 0.3, 7)),
+    (("colour", 0.4, 3), ("brightness", 0.6, 7)),
+    (("sharpness", 0.3, 9), ("brightness", 0.7, 9)),
+    (("equalize", 0.6, 0), ("equalize", 0.5, 0)),
+    (("contrast", 0.6, 7), ("sharpness", 0.6, 5)),
+    (("colour", 0.7, 7), ("translate x", 0.5, 8)),
+    (("equalize", 0.3, 0), ("autocontrast", 0.4, 0)),
+    (("translate y", 0.4, 3), ("sharpness", 0.2, 6)),
+    (("brightness", 0.9, 6), ("colour", 0.2, 8)),
+    (("solarize", 0.5, 2), ("invert", 0.0, 0)),
+    (("equalize", 0.2, 0), ("autocontrast", 0.6, 0)),
+    (("equalize", 0.2, 0), ("equalize", 0.6, 0)),
+    (("colour", 0.9, 9), ("equalize", 0.6, 0)),
+    (("autocontrast", 0.8, 0), ("solarize", 0.2, 8)),
+    (("brightness", 0.1, 3), ("colour", 0.7, 0)),
+    (("solarize", 0.4, 5), ("autocontrast", 0.9, 0)),
+    (("translate y", 0.9, 9), ("translate y", 0.7, 9)),
+    (("autocontrast", 0.9, 0), ("solarize", 0.8, 3)),
+    (("equalize", 0.8, 0), ("invert", 0.1, 0)),
+    (("translate y", 0.7, 9), ("autocontrast", 0.9, 0)),
+)
+
+
+def find_probabilities(pair: Tensor) -> Tensor:
+    """Return the probabilities [N, 2] of the two operations of pairs [N] of the policy."""
+    return torch.tensor([[chance for _, chance, _ in row] for row in CIFAR10_POLICY])[pair]
+
+
+def apply_policy(images: Tensor, pair: Tensor, applied: Tensor, negative: Tensor) -> Tensor:
+    """Do to each image what its pair of operations says, all images of one operation together.
+
+    Args:
+        images: [N, C, H, W], uint8, grey or in colour.
+        pair: int64 [N], a row of the policy for each image, on the CPU as all choices.
+        applied: bool [N, 2], which of the two operations take place.
+        negative: bool [N, 2], which go the other way, where they have a direction.
+
+    Returns:
+        [N, C, H, W], uint8.
+
+    Raises:
+        TrActValueError: the images have neither one channel nor three.
+    """
+    if images.shape[1] not in (1, 3):
+        raise TrActValueError(
+            f"AutoAugment takes images with 1 or 3 channels; got {images.shape[1]}: set "
+            "data.policy='none'."
+        )
+    names = list(OPERATIONS)
+    numbers = torch.tensor([[names.index(name) for name, _, _ in row] for row in CIFAR10_POLICY])
+    steps = torch.tensor([[step for _, _, step in row] for row in CIFAR10_POLICY])
+    images = images.clone()
+    for half in range(2):
+        number = torch.where(applied[:, half], numbers[pair, half], -1)
+        step = steps[pair, half]
+        signed = torch.where(negative[:, half], -step, step)
+        for i, operation in enumerate(OPERATIONS.values()):
+            chosen = torch.nonzero(number == i).squeeze(1)
+            if len(chosen):
+                where = chosen.to(images.device)
+                amount = (signed if operation.has_direction else step)[chosen]
+                images[where] = operation.apply(images[where], amount)
+    return images

@@ -1,0 +1,124 @@
+"""Augmentation of a batch in memory: every image has its own crop, angle and operations.
+
+The choices are drawn on the CPU for the whole batch of a step; each rank applies those of its own
+images. So the images that are trained on depend neither on the device nor on the number of ranks.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainact.errors import TrActTypeError, TrActValueError
+from trainact.lab.augment.autoaugment import CIFAR10_POLICY, apply_policy, find_probabilities
+from trainact.lab.augment.warp import crop_and_flip, rotate
+from trainact.lab.recipes.recipe import DataFields
+
+__all__ = ["Draws", "augment", "draw_augmentation"]
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """The random choices for the N images of a batch, on the CPU.
+
+    Attributes:
+        padding: black pixels around an image before it is cropped.
+        top: int64 [N], the first row of the crop, 0 to 2 ``padding``.
+        left: int64 [N], the first column of the crop.
+        flip: bool [N], whether left and right are exchanged.
+        angle: float64 [N], degrees, anticlockwise.
+        pair: int64 [N], the image's row of the AutoAugment policy.
+        applied: bool [N, 2], which of the row's two operations take place; none without a policy.
+        negative: bool [N, 2], which of them go the other way, where they have a direction.
+    """
+
+    padding: int
+    top: Tensor
+    left: Tensor
+    flip: Tensor
+    angle: Tensor
+    pair: Tensor
+    applied: Tensor
+    negative: Tensor
+
+    def __len__(self) -> int:
+        return len(self.flip)
+
+    def select(self, indices: Tensor | slice) -> "Draws":
+        """Return the choices of some of the images: a slice, or indices [M]."""
+        return Draws(
+            self.padding,
+            self.top[indices],
+            self.left[indices],
+            self.flip[indices],
+            self.angle[indices],
+            self.pair[indices],
+            self.applied[indices],
+            self.negative[indices],
+        )
+
+
+def draw_augmentation(count: int, fields: DataFields, generator: torch.Generator) -> Draws:
+    """Draw the choices for ``count`` images.
+
+    Everything is drawn whatever the fields say, so that two recipes that differ in the policy
+    have the same crops.
+
+    Args:
+        count: images of the whole batch, over all ranks.
+        fields: which augmentation, and how much.
+        generator: of the CPU; the only source of randomness.
+
+    Raises:
+        TrActValueError: the fields ask for what a batch in memory cannot have.
+    """
+    if single := fields.find_single():
+        raise TrActValueError(
+            f"{single} needs images one by one, in their own sizes: set data.storage='stream'."
+        )
+    padding = fields.crop_padding if fields.crop == "pad" else 0
+    top, left = torch.randint(2 * padding + 1, (2, count), generator=generator)
+    flip, turn = torch.rand(2, count, generator=generator, dtype=torch.float64)
+    pair = torch.randint(len(CIFAR10_POLICY), (count,), generator=generator)
+    chance, sign = torch.rand(2, count, 2, generator=generator)
+    return Draws(
+        padding=padding,
+        top=top,
+        left=left,
+        flip=(flip < 0.5) & fields.flip,
+        angle=(2 * turn - 1) * fields.rotation,
+        pair=pair,
+        applied=(chance < find_probabilities(pair)) & (fields.policy == "autoaugment-cifar10"),
+        negative=sign < 0.5,
+    )
+
+
+def augment(images: Tensor, draws: Draws) -> Tensor:
+    """Crop, mirror, rotate and apply the policy, in this order, each image by its own draws.
+
+    Args:
+        images: [N, C, H, W], uint8, on any device.
+        draws: the choices for these N images.
+
+    Returns:
+        [N, C, H, W], uint8, on the device of ``images``.
+
+    Raises:
+        TrActTypeError: the images are not uint8.
+        TrActValueError: the images are not a batch of as many as there are draws, or have a number
+            of channels that the policy does not take.
+    """
+    if images.dtype != torch.uint8:
+        raise TrActTypeError(f"augment takes images of uint8; got {images.dtype}.")
+    if images.ndim != 4 or len(images) != len(draws):
+        raise TrActValueError(
+            f"augment takes images of shape [{len(draws)}, C, H, W], one for each draw; got "
+            f"{list(images.shape)}."
+        )
+    if draws.padding or draws.flip.any():
+        images = crop_and_flip(images, draws.top, draws.left, draws.flip, draws.padding)
+    if draws.angle.any():
+        images = rotate(images, draws.angle)
+    if draws.applied.any():
+        images = apply_policy(images, draws.pair, draws.applied, draws.negative)
+    return images

@@ -1,0 +1,1 @@
+"""Time and work: what TrAct adds to a step, counted and measured."""

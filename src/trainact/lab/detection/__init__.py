@@ -1,1 +1,0 @@
-"""Object detection: Faster R-CNN with a VGG-16 on PASCAL VOC2007."""

@@ -1,0 +1,1 @@
+"""Networks by name, their first layers and their initial weights."""

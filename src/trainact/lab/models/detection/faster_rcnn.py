@@ -1,0 +1,180 @@
+"""Faster R-CNN with a VGG-16 backbone, all of whose layers are trained.
+
+Ren, He, Girshick, Sun: Faster R-CNN: Towards Real-Time Object Detection with Region Proposal
+Networks, 2015. One map of features, that of the last convolution, serves the proposals and the two
+large linear layers of VGG-16, which look at each region.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from trainact.errors import TrActTypeError, TrActValueError
+from trainact.lab.data.images import Standard
+from trainact.lab.models.detection.operators import import_detection
+from trainact.lab.models.detection.weights import has_head, load_part, read_weights
+from trainact.lab.schema import build_table
+
+__all__ = ["DETECTOR", "FasterRcnnFields", "VggBackbone", "VggHead", "make_faster_rcnn"]
+
+DETECTOR = "lab:faster-rcnn-vgg16"
+"""What recipes call it."""
+STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+"""Channels and convolutions of the five stages of VGG-16."""
+WIDTH = 64
+STRIDE = 16
+RATIOS = (0.5, 1.0, 2.0)
+POOL = 7
+
+
+@dataclass(frozen=True)
+class FasterRcnnFields:
+    """The arguments of the model in a recipe; the defaults are those of the published detector.
+
+    ``weights`` is a file of torchvision's ``vgg16``, or ``none`` for random ones.
+    """
+
+    weights: str = ""
+    width: int = WIDTH  # channels of the first stage; the others keep their proportion
+    hidden: int = 4096  # width of the two linear layers
+    dropout: float = 0.5
+    longest: int = 1000  # pixels of the long side at most
+    anchors: tuple[int, ...] = (128, 256, 512)  # pixels of a side, each in three shapes
+    anchors_per_image: int = 256  # that the proposals' loss looks at
+    regions_per_image: int = 128  # that the detector's loss looks at
+    train_proposals: tuple[int, ...] = (12000, 2000)  # before and after suppression
+    test_proposals: tuple[int, ...] = (6000, 300)
+    proposal_overlap: float = 0.7  # proposals that overlap more are suppressed
+    detection_overlap: float = 0.3  # detections likewise
+    least_score: float = 0.05  # of a detection
+    detections: int = 100  # of an image, at most
+
+
+class VggBackbone(nn.Sequential):
+    """The thirteen convolutions of VGG-16 without the last max-pool: one value for 16 pixels.
+
+    Its layers have the numbers that they have in torchvision's ``vgg16().features``.
+    """
+
+    def __init__(self, width: int = WIDTH) -> None:
+        super().__init__()
+        channels = 3
+        for stage, (wide, depth) in enumerate(STAGES):
+            if stage:
+                self.append(nn.MaxPool2d(2))
+            for _ in range(depth):
+                out = wide * width // WIDTH
+                conv = nn.Conv2d(channels, out, 3, padding=1)
+                nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.zeros_(conv.bias)  # type: ignore[arg-type]
+                self.extend([conv, nn.ReLU(inplace=True)])
+                channels = out
+        self.out_channels = channels
+
+
+class VggHead(nn.Sequential):
+    """The first two linear layers of VGG-16's classifier, for regions [K, C, 7, 7]."""
+
+    def __init__(self, channels: int, hidden: int, dropout: float) -> None:
+        super().__init__(
+            nn.Flatten(),
+            nn.Linear(channels * POOL**2, hidden),
+            nn.ReLU(inplace=True),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(inplace=True),
+            nn.Dropout(dropout),
+        )
+
+
+def make_faster_rcnn(
+    num_classes: int, image_size: int, standard: Standard, arguments: dict[str, Any]
+) -> nn.Module:
+    """Return torchvision's ``FasterRCNN`` with a VGG-16, for images in [0, 1].
+
+    In training it takes images and targets and returns losses, else it takes images and returns
+    detections; label 0 is the background.
+
+    Args:
+        num_classes: without the background.
+        image_size: pixels that the short side is scaled to.
+        standard: mean and deviation that images are standardised with.
+        arguments: see `FasterRcnnFields`.
+
+    Raises:
+        TrActValueError: an argument is unknown or cannot be used.
+        DataError: the file of weights cannot be used.
+    """
+    fields = _check(build_table(FasterRcnnFields, arguments, "model.arguments"))
+    detection = import_detection()
+    from torchvision.models.detection.anchor_utils import AnchorGenerator
+    from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
+    from torchvision.ops import MultiScaleRoIAlign
+
+    backbone = VggBackbone(fields.width)
+    head = VggHead(backbone.out_channels, fields.hidden, fields.dropout)
+    if fields.weights != "none":
+        _load(backbone, head, Path(fields.weights).expanduser())
+    predictor = FastRCNNPredictor(fields.hidden, num_classes + 1)
+    for layer, deviation in ((predictor.cls_score, 0.01), (predictor.bbox_pred, 0.001)):
+        nn.init.normal_(layer.weight, std=deviation)
+        nn.init.zeros_(layer.bias)
+    model: nn.Module = detection.FasterRCNN(
+        backbone,
+        min_size=image_size,
+        max_size=fields.longest,
+        image_mean=list(standard.mean),
+        image_std=list(standard.std),
+        size_divisible=STRIDE,
+        rpn_anchor_generator=AnchorGenerator((fields.anchors,), (RATIOS,)),
+        rpn_pre_nms_top_n_train=fields.train_proposals[0],
+        rpn_post_nms_top_n_train=fields.train_proposals[1],
+        rpn_pre_nms_top_n_test=fields.test_proposals[0],
+        rpn_post_nms_top_n_test=fields.test_proposals[1],
+        rpn_nms_thresh=fields.proposal_overlap,
+        rpn_batch_size_per_image=fields.anchors_per_image,
+        box_roi_pool=MultiScaleRoIAlign(["0"], output_size=POOL, sampling_ratio=2),
+        box_head=head,
+        box_predictor=predictor,
+        box_score_thresh=fields.least_score,
+        box_nms_thresh=fields.detection_overlap,
+        box_detections_per_img=fields.detections,
+        box_batch_size_per_image=fields.regions_per_image,
+    )
+    return model
+
+
+def _load(backbone: nn.Sequential, head: nn.Sequential, path: Path) -> None:
+    """Load the convolutions, and the linear layers where the file has them."""
+    tensors = read_weights(path)
+    for number, layer in enumerate(backbone):
+        if isinstance(layer, nn.Conv2d):
+            load_part(layer, tensors, f"features.{number}", path)
+    if has_head(tensors):
+        load_part(head[1], tensors, "classifier.0", path)
+        load_part(head[4], tensors, "classifier.3", path)
+
+
+def _check(fields: FasterRcnnFields) -> FasterRcnnFields:
+    if not fields.weights:
+        raise TrActValueError(
+            "model.arguments.weights is empty: give a file of torchvision's vgg16 weights, trained "
+            "on ImageNet, or 'none' to begin with random ones."
+        )
+    for name in ("train_proposals", "test_proposals"):
+        if len(getattr(fields, name)) != 2:
+            raise TrActTypeError(
+                f"model.arguments.{name} takes two numbers: proposals before and after suppression."
+            )
+    for name, value in vars(fields).items():
+        values = value if isinstance(value, tuple) else (value,)
+        if all(isinstance(v, int) for v in values) and min(values, default=0) < 1:
+            raise TrActValueError(f"model.arguments.{name} must be positive; got {value}.")
+    for name in ("dropout", "proposal_overlap", "detection_overlap", "least_score"):
+        if not 0 <= getattr(fields, name) < 1:
+            raise TrActValueError(
+                f"model.arguments.{name} is in [0, 1); got {getattr(fields, name)}."
+            )
+    return fields

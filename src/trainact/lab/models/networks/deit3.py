@@ -1,0 +1,92 @@
+"""The vision transformers of DeiT III, from timm's parts.
+
+Touvron, Cord, Jégou: DeiT III: Revenge of the ViT, 2022.
+timm's own ``deit3`` networks let the drop path rise from block to block, start layer scale at 1e-6
+and the class token at a deviation of 1e-6; upstream has the same drop path in every block, 1e-4 and
+0.02.
+"""
+
+from typing import Any
+
+from torch import nn
+
+from trainact.lab.torchvision_import import import_torchvision
+
+__all__ = ["deit3_base", "deit3_small"]
+
+
+def deit3_small(
+    num_classes: int = 1000,
+    *,
+    in_channels: int = 3,
+    image_size: int = 224,
+    width: int = 384,
+    depth: int = 12,
+    heads: int = 6,
+    patch_size: int = 16,
+    drop_path: float = 0.0,
+    layer_scale: float = 1e-4,
+) -> nn.Module:
+    """Return ViT-S, with 21,639,268 parameters at 100 classes and 32 x 32 pixels.
+
+    Positions are those of patches only; every branch has layer scale and drop path.
+
+    Args:
+        num_classes: outputs.
+        in_channels: channels of the image.
+        image_size: pixels of a side, a multiple of ``patch_size``.
+        width: of the tokens; the MLPs are four times as wide.
+        depth: blocks.
+        heads: a divisor of ``width``.
+        patch_size: pixels of a patch's side.
+        drop_path: probability that a block's branch is left out for an image, in every block.
+        layer_scale: the factors of the branches at the start.
+    """
+    import_torchvision()
+    from timm.layers import DropPath
+    from timm.models.vision_transformer import VisionTransformer
+
+    network: Any = VisionTransformer(
+        img_size=image_size,
+        patch_size=patch_size,
+        in_chans=in_channels,
+        num_classes=num_classes,
+        embed_dim=width,
+        depth=depth,
+        num_heads=heads,
+        no_embed_class=True,
+        init_values=layer_scale,
+    )
+    nn.init.trunc_normal_(network.cls_token, std=0.02)
+    if drop_path:
+        for block in network.blocks:
+            block.drop_path1, block.drop_path2 = DropPath(drop_path), DropPath(drop_path)
+    return network
+
+
+def deit3_base(
+    num_classes: int = 1000,
+    *,
+    in_channels: int = 3,
+    image_size: int = 224,
+    drop_path: float = 0.0,
+    layer_scale: float = 1e-4,
+) -> nn.Module:
+    """Return ViT-B, with 85,745,764 parameters at 100 classes and 32 x 32 pixels.
+
+    Args:
+        num_classes: outputs.
+        in_channels: channels of the image.
+        image_size: pixels of a side, a multiple of 16.
+        drop_path: probability that a block's branch is left out for an image, in every block.
+        layer_scale: the factors of the branches at the start.
+    """
+    return deit3_small(
+        num_classes,
+        in_channels=in_channels,
+        image_size=image_size,
+        width=768,
+        heads=12,
+        drop_path=drop_path,
+        layer_scale=layer_scale,
+    )

@@ -1,0 +1,83 @@
+"""DenseNet with bottlenecks and compression: every layer sees the outputs of all before it.
+
+Huang, Liu, van der Maaten, Weinberger: Densely Connected Convolutional Networks, 2017.
+"""
+
+from torch import Tensor, nn
+
+from trainact.lab.models.networks.layers import Concat, make_head
+
+__all__ = ["DenseNet", "densenet121", "densenet161", "densenet201"]
+
+
+class DenseNet(nn.Module):
+    """A 3 x 3 convolution and four dense blocks; a transition after each but the last halves all.
+
+    Args:
+        depths: layers in each block.
+        num_classes: outputs.
+        in_channels: channels of the image.
+        growth: channels that each layer adds; the first convolution makes twice as many.
+    """
+
+    def __init__(
+        self,
+        depths: tuple[int, ...],
+        num_classes: int = 100,
+        *,
+        in_channels: int = 3,
+        growth: int = 32,
+    ) -> None:
+        super().__init__()
+        channels = 2 * growth
+        self.stem = nn.Conv2d(in_channels, channels, 3, padding=1, bias=False)
+        self.blocks = nn.Sequential()
+        for index, depth in enumerate(depths):
+            if index:
+                self.blocks.append(_make_transition(channels, channels // 2))
+                channels //= 2
+            block = nn.Sequential()
+            for _ in range(depth):
+                block.append(Concat([nn.Identity(), _make_layer(channels, growth)]))
+                channels += growth
+            self.blocks.append(block)
+        self.norm = nn.BatchNorm2d(channels)
+        self.head = make_head(channels, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits [N, classes] of images [N, C, H, W]."""
+        return self.head(self.norm(self.blocks(self.stem(images))).relu_())
+
+
+def _make_layer(channels: int, growth: int) -> nn.Sequential:
+    """Normalise, 1 x 1 to four times the growth, normalise, 3 x 3 to the growth."""
+    return nn.Sequential(
+        nn.BatchNorm2d(channels),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(channels, 4 * growth, 1, bias=False),
+        nn.BatchNorm2d(4 * growth),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
+    )
+
+
+def _make_transition(channels: int, narrowed: int) -> nn.Sequential:
+    """Normalise, 1 x 1, average over 2 x 2; the experiments' network has no ReLU here."""
+    return nn.Sequential(
+        nn.BatchNorm2d(channels), nn.Conv2d(channels, narrowed, 1, bias=False), nn.AvgPool2d(2)
+    )
+
+
+def densenet121(num_classes: int = 100, *, in_channels: int = 3) -> DenseNet:
+    """Return DenseNet-121 (Huang et al., 2017), with 7,048,548 parameters at 100 classes."""
+    return DenseNet((6, 12, 24, 16), num_classes, in_channels=in_channels)
+
+
+def densenet161(num_classes: int = 100, *, in_channels: int = 3) -> DenseNet:
+    """Return DenseNet-161 (Huang et al., 2017), with 26,681,188 parameters at 100 classes."""
+    return DenseNet((6, 12, 36, 24), num_classes, in_channels=in_channels, growth=48)
+
+
+def densenet201(num_classes: int = 100, *, in_channels: int = 3) -> DenseNet:
+    """Return DenseNet-201 (Huang et al., 2017), with 18,277,220 parameters at 100 classes."""
+    return DenseNet((6, 12, 48, 32), num_classes, in_channels=in_channels)

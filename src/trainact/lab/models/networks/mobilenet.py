@@ -1,0 +1,123 @@
+"""MobileNet and MobileNetV2: depthwise convolutions between pointwise ones.
+
+Howard et al.: MobileNets: Efficient Convolutional Neural Networks for Mobile Vision Applications,
+2017.
+Sandler, Howard, Zhu, Zhmoginov, Chen: MobileNetV2: Inverted Residuals and Linear Bottlenecks, 2018.
+"""
+
+from torch import Tensor, nn
+
+from trainact.lab.models.networks.layers import ConvNorm, make_head
+
+__all__ = ["MobileNet", "MobileNetV2", "mobilenet", "mobilenetv2"]
+
+PLAN = (
+    *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1)),
+    *((512, 2), *5 * ((512, 1),), (1024, 2), (1024, 1)),
+)
+"""Channels and stride of MobileNet's separable convolutions."""
+
+PLAN_V2 = (
+    *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
+    *((6, 96, 3, 1), (6, 160, 3, 1), (6, 320, 1, 1)),
+)
+"""Expansion, channels, blocks and first stride of MobileNetV2's stages."""
+
+
+class MobileNet(nn.Module):
+    """A 3 x 3 convolution and 13 depthwise separable ones; only the pointwise have a bias.
+
+    Args:
+        num_classes: outputs.
+        in_channels: channels of the image.
+    """
+
+    def __init__(self, num_classes: int = 100, *, in_channels: int = 3) -> None:
+        super().__init__()
+        self.stem = ConvNorm(in_channels, 32)
+        self.blocks = nn.Sequential()
+        channels = 32
+        for width, stride in PLAN:
+            self.blocks.append(
+                nn.Sequential(
+                    ConvNorm(channels, channels, stride=stride, groups=channels),
+                    ConvNorm(channels, width, 1, bias=True),
+                )
+            )
+            channels = width
+        self.head = make_head(channels, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits [N, classes] of images [N, C, H, W]."""
+        return self.head(self.blocks(self.stem(images)))
+
+
+class InvertedResidual(nn.Module):
+    """Widen by 1 x 1, convolve each channel by 3 x 3, narrow by 1 x 1 without activation.
+
+    The input is added where the shapes agree.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        stride: of the 3 x 3.
+        expansion: by how much the channels are widened.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        wide = expansion * in_channels
+        self.branch = nn.Sequential(
+            ConvNorm(in_channels, wide, 1, bias=True, activation=nn.ReLU6),
+            ConvNorm(wide, wide, stride=stride, groups=wide, bias=True, activation=nn.ReLU6),
+            ConvNorm(wide, out_channels, 1, bias=True, activation=nn.Identity),
+        )
+        self.adds = stride == 1 and in_channels == out_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [N, out_channels, H / stride, W / stride] of x [N, in_channels, H, W]."""
+        return x + self.branch(x) if self.adds else self.branch(x)
+
+
+class MobileNetV2(nn.Module):
+    """A first 1 x 1 convolution, 17 inverted residuals and a classifying 1 x 1.
+
+    The first convolution has a padding of 1 and so a frame of normalised biases around the image,
+    as in the network of the paper's experiments; all convolutions have a bias.
+
+    Args:
+        num_classes: outputs.
+        in_channels: channels of the image.
+    """
+
+    def __init__(self, num_classes: int = 100, *, in_channels: int = 3) -> None:
+        super().__init__()
+        self.stem = ConvNorm(in_channels, 32, 1, padding=1, bias=True, activation=nn.ReLU6)
+        self.stages = nn.Sequential()
+        channels = 32
+        for expansion, width, depth, stride in PLAN_V2:
+            stage = nn.Sequential()
+            for index in range(depth):
+                stage.append(InvertedResidual(channels, width, 1 if index else stride, expansion))
+                channels = width
+            self.stages.append(stage)
+        self.head = nn.Sequential(
+            ConvNorm(channels, 1280, 1, bias=True, activation=nn.ReLU6),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(1280, num_classes, 1),
+            nn.Flatten(),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits [N, classes] of images [N, C, H, W]."""
+        return self.head(self.stages(self.stem(images)))
+
+
+def mobilenet(num_classes: int = 100, *, in_channels: int = 3) -> MobileNet:
+    """Return MobileNet (Howard et al., 2017), with 3,315,428 parameters at 100 classes."""
+    return MobileNet(num_classes, in_channels=in_channels)
+
+
+def mobilenetv2(num_classes: int = 100, *, in_channels: int = 3) -> MobileNetV2:
+    """Return MobileNetV2 (Sandler et al., 2018), with 2,369,380 parameters at 100 classes."""
+    return MobileNetV2(num_classes, in_channels=in_channels)

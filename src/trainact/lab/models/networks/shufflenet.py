@@ -1,0 +1,154 @@
+"""ShuffleNet and ShuffleNetV2: cheap pointwise convolutions whose channels are shuffled between.
+
+Zhang, Zhou, Lin, Sun: ShuffleNet: An Extremely Efficient Convolutional Neural Network for Mobile
+Devices, 2018.
+Ma, Zhang, Zheng, Sun: ShuffleNet V2: Practical Guidelines for Efficient CNN Architecture Design,
+2018.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from trainact.lab.models.networks.layers import ConvNorm, make_head
+
+__all__ = ["ShuffleNet", "ShuffleNetV2", "shuffle_channels", "shufflenet", "shufflenetv2"]
+
+DEPTHS = (4, 8, 4)
+"""Units of the three stages, in both networks."""
+
+
+def shuffle_channels(x: Tensor, groups: int) -> Tensor:
+    """Take one channel of each group in turn: x [N, groups · C, H, W], its channels permuted.
+
+    >>> shuffle_channels(torch.arange(6).reshape(1, 6, 1, 1), groups=2).flatten().tolist()
+    [0, 3, 1, 4, 2, 5]
+    """
+    return x.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
+
+
+def _make_depthwise(channels: int, stride: int) -> ConvNorm:
+    return ConvNorm(
+        channels, channels, stride=stride, groups=channels, bias=True, activation=nn.Identity
+    )
+
+
+class GroupedUnit(nn.Module):
+    """Grouped 1 x 1, shuffle, depthwise 3 x 3, grouped 1 x 1; added to the input, then ReLU.
+
+    A unit that halves the image is instead joined with its averaged input.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output; another number than before halves the image.
+        groups: of the 1 x 1 convolutions.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, groups: int) -> None:
+        super().__init__()
+        self.groups, self.halves, inner = groups, in_channels != out_channels, out_channels // 4
+        made = out_channels - in_channels if self.halves else out_channels
+        self.narrow = ConvNorm(in_channels, inner, 1, groups=groups, bias=True)
+        self.depthwise = _make_depthwise(inner, 2 if self.halves else 1)
+        self.widen = ConvNorm(inner, made, 1, groups=groups, bias=True, activation=nn.Identity)
+        self.pool = nn.AvgPool2d(3, 2, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [N, out_channels, H', W'] of x [N, in_channels, H, W]."""
+        made = self.widen(self.depthwise(shuffle_channels(self.narrow(x), self.groups)))
+        joined = torch.cat([self.pool(x), made], dim=1) if self.halves else x + made
+        return joined.relu_()
+
+
+class ShuffleNet(nn.Module):
+    """A 3 x 3 convolution to 24 channels and three stages, the first unit of each halving.
+
+    Args:
+        num_classes: outputs.
+        in_channels: channels of the image.
+    """
+
+    def __init__(self, num_classes: int = 100, *, in_channels: int = 3) -> None:
+        super().__init__()
+        self.stem = ConvNorm(in_channels, 24, bias=True)
+        self.stages = nn.Sequential()
+        channels = 24
+        for width, depth in zip((240, 480, 960), DEPTHS, strict=True):
+            stage = nn.Sequential()
+            for _ in range(depth):
+                stage.append(GroupedUnit(channels, width, groups=3))
+                channels = width
+            self.stages.append(stage)
+        self.head = make_head(channels, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits [N, classes] of images [N, C, H, W]."""
+        return self.head(self.stages(self.stem(images)))
+
+
+class SplitUnit(nn.Module):
+    """Half of the channels pass, the others meet 1 x 1, depthwise 3 x 3, 1 x 1; then a shuffle.
+
+    A unit that halves the image gives all channels to both sides, and the first side too convolves.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output; another number than before halves the image.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.halves, half = in_channels != out_channels, out_channels // 2
+        inner, stride = (in_channels, 2) if self.halves else (half, 1)
+        self.branch = nn.Sequential(
+            ConvNorm(inner, inner, 1, bias=True),
+            _make_depthwise(inner, stride),
+            ConvNorm(inner, half, 1, bias=True),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if self.halves:
+            self.shortcut = nn.Sequential(
+                _make_depthwise(inner, stride), ConvNorm(inner, half, 1, bias=True)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [N, out_channels, H', W'] of x [N, in_channels, H, W]."""
+        passed, changed = (x, x) if self.halves else x.chunk(2, dim=1)
+        joined = torch.cat([self.shortcut(passed), self.branch(changed)], dim=1)
+        return shuffle_channels(joined, groups=2)
+
+
+class ShuffleNetV2(nn.Module):
+    """A 3 x 3 convolution to 24 channels, without ReLU, three stages and a last 1 x 1.
+
+    Args:
+        num_classes: outputs.
+        in_channels: channels of the image.
+    """
+
+    def __init__(self, num_classes: int = 100, *, in_channels: int = 3) -> None:
+        super().__init__()
+        self.stem = ConvNorm(in_channels, 24, bias=True, activation=nn.Identity)
+        self.stages = nn.Sequential()
+        channels = 24
+        for width, depth in zip((116, 232, 464), DEPTHS, strict=True):
+            stage = nn.Sequential()
+            for _ in range(depth):
+                stage.append(SplitUnit(channels, width))
+                channels = width
+            self.stages.append(stage)
+        self.last = ConvNorm(channels, 1024, 1, bias=True)
+        self.head = make_head(1024, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits [N, classes] of images [N, C, H, W]."""
+        return self.head(self.last(self.stages(self.stem(images))))
+
+
+def shufflenet(num_classes: int = 100, *, in_channels: int = 3) -> ShuffleNet:
+    """Return ShuffleNet, 3 groups (Zhang et al., 2018): 1,012,108 parameters at 100 classes."""
+    return ShuffleNet(num_classes, in_channels=in_channels)
+
+
+def shufflenetv2(num_classes: int = 100, *, in_channels: int = 3) -> ShuffleNetV2:
+    """Return ShuffleNetV2, width 1 (Ma et al., 2018), with 1,360,896 parameters at 100 classes."""
+    return ShuffleNetV2(num_classes, in_channels=in_channels)

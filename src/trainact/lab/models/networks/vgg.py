@@ -1,0 +1,80 @@
+"""VGG with batch normalisation.
+
+Simonyan, Zisserman: Very Deep Convolutional Networks for Large-Scale Image Recognition, 2015.
+"""
+
+from torch import Tensor, nn
+
+from trainact.lab.models.networks.layers import ConvNorm
+
+__all__ = ["VGG", "vgg11", "vgg13", "vgg16", "vgg19"]
+
+WIDTHS = (64, 128, 256, 512, 512)
+"""Channels of the five stages."""
+
+
+class VGG(nn.Module):
+    """Five stages of 3 x 3 convolutions, each ended by a max-pool, and three linear layers.
+
+    Positions that the pools leave (one for 32 pixels) are averaged.
+
+    Args:
+        depths: convolutions in each stage.
+        num_classes: outputs.
+        in_channels: channels of the image.
+        hidden: width of the two hidden linear layers.
+        dropout: probability of dropping a value after each of them.
+    """
+
+    def __init__(
+        self,
+        depths: tuple[int, ...],
+        num_classes: int = 100,
+        *,
+        in_channels: int = 3,
+        hidden: int = 4096,
+        dropout: float = 0.5,
+    ) -> None:
+        super().__init__()
+        self.stages = nn.Sequential()
+        channels = in_channels
+        for width, depth in zip(WIDTHS, depths, strict=True):
+            stage = nn.Sequential()
+            for _ in range(depth):
+                stage.append(ConvNorm(channels, width, bias=True))
+                channels = width
+            self.stages.append(stage.append(nn.MaxPool2d(2)))
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.head = nn.Sequential(
+            nn.Linear(channels, hidden),
+            nn.ReLU(inplace=True),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(inplace=True),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, num_classes),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits [N, classes] of images [N, C, H, W]."""
+        return self.head(self.pool(self.stages(images)).flatten(1))
+
+
+def vgg11(num_classes: int = 100, *, in_channels: int = 3) -> VGG:
+    """Return VGG-11 (Simonyan et al., 2015), with 28,518,244 parameters at 100 classes."""
+    return VGG((1, 1, 2, 2, 2), num_classes, in_channels=in_channels)
+
+
+def vgg13(num_classes: int = 100, *, in_channels: int = 3) -> VGG:
+    """Return VGG-13 (Simonyan et al., 2015), with 28,703,140 parameters at 100 classes."""
+    return VGG((2, 2, 2, 2, 2), num_classes, in_channels=in_channels)
+
+
+def vgg16(num_classes: int = 100, *, in_channels: int = 3) -> VGG:
+    """Return VGG-16 (Simonyan et al., 2015), with 34,015,396 parameters at 100 classes."""
+    return VGG((2, 2, 3, 3, 3), num_classes, in_channels=in_channels)
+
+
+def vgg19(num_classes: int = 100, *, in_channels: int = 3) -> VGG:
+    """Return VGG-19 (Simonyan et al., 2015), with 39,327,652 parameters at 100 classes."""
+    return VGG((2, 2, 4, 4, 4), num_classes, in_channels=in_channels)

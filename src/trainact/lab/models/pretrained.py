@@ -1,0 +1,217 @@
+"""Initial weights from a file: of a run of ours, of timm, or of DeiT.
+
+The classifier is left as it is drawn where the file's is of another size, and positions of a vision
+transformer are resized for another resolution. Everything else must fit, unless the recipe says
+otherwise; what does not is told.
+"""
+
+import glob
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainact.errors import TrActValueError
+from trainact.lab.data.images import DataError
+from trainact.lab.recipes.recipe import ModelFields
+from trainact.lab.torchvision_import import import_torchvision
+
+__all__ = [
+    "LoadedWeights",
+    "find_weights",
+    "hash_file",
+    "load_weights",
+    "open_weights",
+    "read_weights",
+]
+
+WRAPPERS = ("model", "state_dict")  # keys under which training scripts keep the weights
+PREFIXES = ("module.", "_orig_mod.")  # of DDP and of the compiler
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class LoadedWeights:
+    """What was taken from a file, and what was not.
+
+    Attributes:
+        file: its path.
+        sha256: of its bytes.
+        replaced: weights of the classifier that are drawn anew, because its size differs.
+        resized: positions that were resized.
+        missing: weights that the file lacks, drawn anew.
+        unexpected: what the file holds that the network has no place for.
+    """
+
+    file: str
+    sha256: str
+    replaced: tuple[str, ...]
+    resized: tuple[str, ...]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Return one line for a reader."""
+        told = {
+            "drawn anew for another number of classes": self.replaced,
+            "resized": self.resized,
+            "missing and drawn anew": self.missing,
+            "not used": self.unexpected,
+        }
+        parts = [f"{what}: {_list(names)}" for what, names in told.items() if names]
+        return f"weights from {self.file}" + "".join(f"; {part}" for part in parts)
+
+
+def find_weights(fields: ModelFields, seed: int) -> Path:
+    """Return the file that ``fields.weights`` names for this arm and seed.
+
+    ``{pretraining}`` and ``{seed}`` stand for the arm that the weights were trained in and for the
+    seed; a pattern with ``*`` must fit one file.
+
+    Raises:
+        TrActValueError: there is no such file or more than one, or the name does not say of which
+            arm it is where the recipe's arms start from different ones.
+    """
+    if not fields.weights:
+        raise TrActValueError(
+            f"the recipe starts from weights that were trained in the arm {fields.pretraining!r}: "
+            "give their file as --model.weights, for example "
+            "--model.weights 'weights/{pretraining}.safetensors'."
+        )
+    if fields.pretraining and "{pretraining}" not in fields.weights:
+        raise TrActValueError(
+            f"the arms of this recipe start from different weights, here those of "
+            f"{fields.pretraining!r}, but model.weights is {fields.weights!r} for all: write "
+            "{pretraining} where the name of the file, or of its folder, says the arm."
+        )
+    name = fields.weights.replace("{pretraining}", fields.pretraining).replace("{seed}", str(seed))
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    found = sorted(glob.glob(str(path)))
+    if len(found) == 1:
+        return Path(found[0])
+    several = f"{len(found)} files fit {path}, {_list(found)}" if found else f"there is no {path}"
+    raise TrActValueError(f"model.weights: {several}; name one file.")
+
+
+def load_weights(network: nn.Module, path: Path, strict: bool) -> LoadedWeights:
+    """Give the network the weights of a file.
+
+    Raises:
+        TrActValueError: the file cannot be read; or, if ``strict``, weights other than the
+            classifier's are missing, unexpected or of another shape.
+    """
+    given, digest = read_weights(path)
+    own = network.state_dict()
+    head = _find_classifier(network)
+    taken: dict[str, Tensor] = {}
+    lists: dict[str, list[str]] = {"replaced": [], "resized": [], "missing": [], "unexpected": []}
+    shapes: list[str] = []
+    for name, value in own.items():
+        if name not in given:
+            lists["missing"].append(name)
+        elif given[name].shape == value.shape:
+            taken[name] = given[name]
+        elif name.rpartition(".")[0] == head:
+            lists["replaced"].append(name)
+        elif (resized := _resize_positions(network, name, given[name])) is not None:
+            taken[name] = resized
+            lists["resized"].append(name)
+        else:
+            shapes.append(f"{name} is {list(given[name].shape)}, not {list(value.shape)}")
+            lists["missing"].append(name)
+    lists["unexpected"] = [name for name in given if name not in own]
+    loaded = LoadedWeights(str(path), digest, **{key: tuple(value) for key, value in lists.items()})
+    if strict and (loaded.missing or loaded.unexpected):
+        absent = [name for name in loaded.missing if name not in given]
+        raise TrActValueError(
+            f"{path} does not fit the network"
+            + (f"; missing: {_list(absent)}" if absent else "")
+            + (f"; unexpected: {_list(loaded.unexpected)}" if loaded.unexpected else "")
+            + (f"; of another shape: {_list(shapes)}" if shapes else "")
+            + ". Set model.weights_strict=false to take what fits."
+        )
+    if not taken:
+        raise TrActValueError(f"{path} holds no weight that fits the network.")
+    network.load_state_dict(taken, strict=False)
+    return loaded
+
+
+def read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
+    """Return the tensors of a safetensors or PyTorch file by name, and its SHA-256.
+
+    Nothing but tensors is unpickled. DeiT's names for layer scale become timm's.
+
+    Raises:
+        TrActValueError: the file is of another kind, damaged, or holds no weights.
+    """
+    content, digest = open_weights(path), hash_file(path)
+    for key in WRAPPERS:
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    tensors = {}
+    for name, value in content.items() if isinstance(content, dict) else ():
+        if isinstance(value, Tensor):
+            for prefix in PREFIXES:
+                name = name.removeprefix(prefix)
+            tensors[re.sub(r"\.gamma_([12])$", r".ls\1.gamma", name)] = value
+    if not tensors:
+        raise TrActValueError(f"{path} holds no weights by name.")
+    return tensors, digest
+
+
+def hash_file(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file."""
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def open_weights(path: Path) -> Any:
+    """Return what a safetensors file or a file of ``torch.save`` holds; no code is run.
+
+    Raises:
+        DataError: the file is missing, damaged, or holds more than tensors.
+    """
+    import safetensors.torch
+
+    try:
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of pickle, zip and safetensors
+        raise DataError(
+            f"{path} cannot be read as weights ({type(error).__name__}: {str(error)[:200]}). "
+            "Accepted are .safetensors files and PyTorch files of tensors alone."
+        ) from error
+
+
+def _find_classifier(network: nn.Module) -> str:
+    """Return the name of the last linear layer."""
+    names = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    return names[-1] if names else ""
+
+
+def _resize_positions(network: nn.Module, name: str, positions: Tensor) -> Tensor | None:
+    """Return timm's positions for the network's grid; None if they are none."""
+    grid = getattr(getattr(network, "patch_embed", None), "grid_size", None)
+    if name != "pos_embed" or grid is None or positions.ndim != 3:
+        return None
+    own = network.get_parameter(name)
+    prefix = own.shape[1] - grid[0] * grid[1]
+    side = round((positions.shape[1] - prefix) ** 0.5)
+    if positions.shape[2] != own.shape[2] or side**2 + prefix != positions.shape[1]:
+        return None
+    import_torchvision()
+    from timm.layers import resample_abs_pos_embed
+
+    return resample_abs_pos_embed(positions, list(grid), num_prefix_tokens=prefix)
+
+
+def _list(names: "list[str] | tuple[str, ...]") -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

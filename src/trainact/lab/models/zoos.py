@@ -1,0 +1,190 @@
+"""Models by name, from timm, torchvision and transformers, built without weights or values."""
+
+import contextlib
+import difflib
+import importlib
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from trainact.errors import TrActValueError
+from trainact.lab.torchvision_import import import_torchvision
+
+__all__ = ["NamedModel", "build_model", "build_with_values", "hide_values", "list_names"]
+
+SOURCES = ("timm", "torchvision", "hf")
+
+
+class NamedModel(NamedTuple):
+    """A model and where it came from."""
+
+    source: str
+    name: str
+    model: nn.Module
+
+
+def build_model(reference: str, image_size: int | None = None, **config: Any) -> NamedModel:
+    """Build ``timm:NAME``, ``torchvision:NAME``, ``hf:NAME`` or a bare NAME on the meta device.
+
+    A bare name is looked up in timm, then in torchvision. For transformers it is a model type
+    (``vit``) or a model class (``ViTForImageClassification``), built from its default config.
+
+    Args:
+        reference: the name.
+        image_size: the side of the images, where the model's own default is not wanted.
+        config: changes to the Hugging Face config.
+
+    Raises:
+        TrActValueError: there is no such source or model; the text names the nearest.
+    """
+    source, name = _resolve(reference)
+    build = {"timm": _build_timm, "torchvision": _build_torchvision, "hf": _build_hf}[source]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = hide_values(lambda: build(name, image_size, config))
+    return NamedModel(source, name, model)
+
+
+def build_with_values(source: str, name: str, image_size: int, /, **options: Any) -> nn.Module:
+    """Build a model of timm or torchvision with random weights.
+
+    Raises:
+        TrActValueError: the source has no such model; the text names the nearest.
+    """
+    source, name = _resolve(f"{source}:{name}")
+    build = {"timm": _build_timm, "torchvision": _build_torchvision}[source]
+    return build(name, image_size, options)
+
+
+def hide_values(build: Callable[[], nn.Module]) -> nn.Module:
+    """Build a model whose parameters have shapes but no values, so that its size costs nothing."""
+    try:
+        with torch.device("meta"):
+            return build()
+    except (NotImplementedError, RuntimeError):  # the constructor reads a value
+        with _parameters_on_meta():
+            return build()
+
+
+@contextlib.contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Send each parameter to the meta device at once when a module takes it."""
+    original = nn.Module.register_parameter
+
+    def register(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        original(module, name, parameter)
+        if parameter is not None:
+            empty = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+            module._parameters[name] = empty
+
+    nn.Module.register_parameter = register  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = original  # type: ignore[method-assign]
+
+
+def list_names(source: str) -> list[str]:
+    """Return the names that ``source`` knows."""
+    torchvision = import_torchvision()
+    if source == "timm":
+        return importlib.import_module("timm").list_models()
+    if source == "torchvision":
+        return torchvision.models.list_models()
+    auto = importlib.import_module("transformers.models.auto.modeling_auto")
+    classes = (name if isinstance(name, str) else name[0] for name in _hf_classes(auto).values())
+    return sorted({*_hf_classes(auto), *classes})
+
+
+def _resolve(reference: str) -> tuple[str, str]:
+    source, colon, name = reference.partition(":")
+    if not colon:
+        for source in ("timm", "torchvision"):
+            if reference in list_names(source):
+                return source, reference
+        raise TrActValueError(_describe_unknown(reference, ("timm", "torchvision")))
+    if source not in SOURCES:
+        raise TrActValueError(
+            f"{reference!r} names the source {source!r}; use timm:NAME, torchvision:NAME, hf:NAME "
+            "or a bare name of timm's or torchvision's."
+        )
+    if source == "hf":
+        import_torchvision()
+        transformers = importlib.import_module("transformers")
+        known = name in transformers.CONFIG_MAPPING or _is_hf_model_class(transformers, name)
+    else:
+        known = name in list_names(source)
+    if not known:
+        raise TrActValueError(_describe_unknown(name, (source,)))
+    return source, name
+
+
+def _describe_unknown(name: str, sources: tuple[str, ...]) -> str:
+    names = {f"{source}:{known}": known for source in sources for known in list_names(source)}
+    nearest = difflib.get_close_matches(name, names.values(), n=5, cutoff=0.4)
+    shown = [full for known in nearest for full in names if names[full] == known]
+    where = " and ".join(sources)
+    near = f"the nearest names are {', '.join(dict.fromkeys(shown))}" if shown else "none is near"
+    return (
+        f"{where} know no model {name!r}; {near}."
+        if len(sources) > 1
+        else (f"{where} knows no model {name!r}; {near}.")
+    )
+
+
+def _build_timm(name: str, image_size: int | None, config: dict[str, Any]) -> nn.Module:
+    timm = importlib.import_module("timm")
+    if image_size is None:
+        return timm.create_model(name, **config)
+    try:
+        model = timm.create_model(name, img_size=image_size, **config)
+    except TypeError:  # a convolutional network takes any size
+        model = timm.create_model(name, **config)
+    model.pretrained_cfg = dict(model.pretrained_cfg, input_size=(3, image_size, image_size))
+    return model
+
+
+def _build_torchvision(name: str, image_size: int | None, config: dict[str, Any]) -> nn.Module:
+    models = import_torchvision().models
+    builder = models.get_model_builder(name)
+    accepted = inspect.signature(builder).parameters
+    options: dict[str, Any] = {"weights": None}
+    if "weights_backbone" in accepted:
+        options["weights_backbone"] = None
+    if image_size is not None and name.startswith("vit_"):
+        options["image_size"] = image_size
+    model = models.get_model(name, **options, **config)
+    if image_size is not None:
+        model.default_cfg = {"input_size": (3, image_size, image_size)}
+    return model
+
+
+def _build_hf(name: str, image_size: int | None, config: dict[str, Any]) -> nn.Module:
+    transformers = importlib.import_module("transformers")
+    if image_size is not None:
+        config = {**config, "image_size": image_size}
+    if _is_hf_model_class(transformers, name):
+        model_class = getattr(transformers, name)
+        return model_class(model_class.config_class(**config))
+    return transformers.AutoModel.from_config(transformers.AutoConfig.for_model(name, **config))
+
+
+def _is_hf_model_class(transformers: Any, name: str) -> bool:
+    model_class = getattr(transformers, name, None)
+    return (
+        isinstance(model_class, type)
+        and issubclass(model_class, transformers.PreTrainedModel)
+        and getattr(model_class, "config_class", None) is not None
+    )
+
+
+def _hf_classes(auto: Any) -> dict[str, Any]:
+    return {
+        **auto.MODEL_FOR_IMAGE_MAPPING_NAMES,
+        **auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+        **auto.MODEL_MAPPING_NAMES,
+    }

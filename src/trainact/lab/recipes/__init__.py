@@ -1,0 +1,1 @@
+"""What is a run? Recipes as typed data, experiments and their arms."""

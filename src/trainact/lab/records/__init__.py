@@ -1,0 +1,1 @@
+"""What does a run leave? Records, checkpoints, failures and events."""

@@ -1,0 +1,1 @@
+"""Documents: tables, pictures and pages from records."""

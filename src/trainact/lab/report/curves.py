@@ -1,0 +1,242 @@
+"""Pictures of a comparison: accuracy and gradient norm per epoch, and accuracy over budgets.
+
+TrAct is solid, everything else dashed, with one colour for each arm. Thin lines are runs, thick
+ones their mean; a cross is where a run diverged. One panel is as wide as a phone shows legibly.
+"""
+
+import io
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator
+
+from trainact.lab.analysis.answers import Answers
+from trainact.lab.analysis.outcomes import Outcome
+from trainact.lab.recipes.arms import BASELINE, name_arm
+from trainact.lab.report.wording import SMOKE, show_reach
+from trainact.lab.text import count_epochs
+
+__all__ = ["draw_accuracy", "draw_budgets", "draw_gradients", "draw_pictures", "export_picture"]
+
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7"),
+    *("#E69F00", "#56B4E9", "#882255", "#999933"),
+)
+"""Told apart by colour-blind eyes too (Okabe and Ito, then Tol); plain is dark grey."""
+MARKERS = "osD^vPX*<"
+WIDTH, HEIGHT = 4.0, 2.9
+DIVERGED = "diverged"
+TWO_COLUMNS = 26
+"""Letters of the longest label of which a legend still has room for two beside each other."""
+PLACE: Any = {"frameon": False, "columnspacing": 1.2, "handlelength": 1.8}
+LOOK: Any = {"font.size": 10, "svg.fonttype": "path", "svg.hashsalt": "trainact"}
+
+
+def draw_accuracy(answers: Answers, budgets: Sequence[int] | None = None) -> Figure:
+    """Draw test accuracy per epoch, one panel for each budget, all on one scale of accuracy."""
+    figure = _draw_panels(
+        answers,
+        answers.budgets if budgets is None else budgets,
+        lambda run: list(run.accuracies),
+        lambda values: sum(values) / len(values),
+        "test accuracy, %",
+    )
+    heights = [value for run in answers.outcomes for value in run.accuracies]
+    if heights and max(heights) > min(heights):
+        margin = 0.05 * (max(heights) - min(heights))
+        for axis in figure.axes:
+            axis.set_ylim(min(heights) - margin, max(heights) + margin)
+    return figure
+
+
+def draw_gradients(answers: Answers, budgets: Sequence[int] | None = None) -> Figure:
+    """Draw the norm of the first layer's gradient per epoch, logarithmic."""
+    figure = _draw_panels(
+        answers,
+        answers.budgets if budgets is None else budgets,
+        lambda run: [_positive(norm) for norm in run.gradient_norms],
+        lambda values: math.exp(sum(map(math.log, values)) / len(values)),
+        "first layer's gradient norm",
+    )
+    for axis in figure.axes:
+        if axis.lines:
+            axis.set_yscale("log")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter(lambda norm, _: f"{norm:g}")
+            axis.tick_params("y", which="minor", left=False, labelleft=False)
+    return figure
+
+
+def draw_budgets(answers: Answers) -> Figure:
+    """Draw final accuracy over epochs, with arrows from plain's largest budget to the same height.
+
+    An arrow ends where its arm has that accuracy: its length on the axis is the speed-up.
+    """
+    with mpl.rc_context(LOOK):
+        figure = _make_figure(answers, 1)
+        axis = figure.subplots()
+        for arm in answers.arms:
+            told = [s for s in answers.summaries if s.arm == arm and s.mean is not None]
+            if told:
+                axis.errorbar(
+                    [summary.budget for summary in told],
+                    [summary.mean or 0.0 for summary in told],
+                    yerr=[summary.std or 0.0 for summary in told],
+                    capsize=3,
+                    marker=MARKERS[answers.arms.index(arm) % len(MARKERS)],
+                    markersize=5,
+                    label=_label(arm),
+                    **_style(answers, arm),
+                )
+        _draw_arrows(axis, answers)
+        if answers.budgets:
+            axis.set_xscale("log")
+            axis.set_xticks(answers.budgets, [str(budget) for budget in answers.budgets])
+            axis.minorticks_off()
+        axis.set(xlabel="epochs of the whole run", ylabel="final test accuracy, %")
+        axis.grid(alpha=0.3)
+        _add_legend(figure, axis)
+    return figure
+
+
+def _draw_arrows(axis: Axes, answers: Answers) -> None:
+    """Draw each speed-up at plain's largest budget, its number below the arrow's tip."""
+    largest = max((found.budget for found in answers.speed_ups), default=None)
+    shown = [
+        (found, found.epochs)
+        for found in answers.speed_ups
+        if found.budget == largest and found.epochs is not None and found.epochs != found.budget
+    ]
+    for row, (found, epochs) in enumerate(sorted(shown, key=lambda pair: pair[1])):
+        colour = _style(answers, found.arm)["color"]
+        arrow = {"arrowstyle": "->", "color": colour, "linewidth": 1.6}
+        start, end = (found.budget, found.target), (epochs, found.target)
+        axis.annotate("", end, xytext=start, arrowprops=arrow)
+        axis.annotate(
+            show_reach(found.reach),
+            end,
+            xytext=(0, -13 - 12 * row),
+            textcoords="offset points",
+            ha="center",
+            color=colour,
+            fontweight="bold",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
+        )
+
+
+def draw_pictures(answers: Answers, names: Iterable[str], source: str = "") -> dict[str, bytes]:
+    """Return the named pictures as PNG files.
+
+    Args:
+        answers: what to draw.
+        names: of accuracy, gradients and budgets.
+        source: is kept inside each file: what it was drawn from.
+    """
+    draw = {"accuracy": draw_accuracy, "gradients": draw_gradients, "budgets": draw_budgets}
+    return {f"{name}.png": export_picture(draw[name](answers), "png", source) for name in names}
+
+
+def export_picture(figure: Figure, kind: str, source: str = "") -> bytes:
+    """Return the figure as ``png`` or ``svg``, the same bytes for the same figure."""
+    held = io.BytesIO()
+    with mpl.rc_context(LOOK):
+        metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
+        if source:
+            metadata["Source"] = source
+        figure.savefig(held, format=kind, dpi=150, metadata=metadata)
+    return held.getvalue()
+
+
+def _draw_panels(
+    answers: Answers,
+    budgets: Sequence[int],
+    read: Callable[[Outcome], list[Any]],
+    average: Callable[[list[float]], float],
+    label: str,
+) -> Figure:
+    with mpl.rc_context(LOOK):
+        figure = _make_figure(answers, max(1, len(budgets)))
+        axes = figure.subplots(max(1, len(budgets)), 1, squeeze=False)[:, 0]
+        for axis, budget in zip(axes, budgets, strict=False):
+            for arm in answers.arms:
+                runs = [o for o in answers.outcomes if (o.arm, o.budget) == (arm, budget)]
+                _draw_runs(axis, runs, read, average, _label(arm), _style(answers, arm))
+            axis.set(title=count_epochs(budget), xlabel="epoch", ylabel=label)
+            if budget == 1:
+                axis.set_xlim(0, 2)
+            axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+            axis.grid(alpha=0.3)
+        _add_legend(figure, *axes)
+    return figure
+
+
+def _draw_runs(
+    axis: Axes,
+    runs: Sequence[Outcome],
+    read: Callable[[Outcome], list[Any]],
+    average: Callable[[list[float]], float],
+    label: str,
+    style: dict[str, Any],
+) -> None:
+    by_epoch: dict[int, list[float]] = {}
+    for run in runs:
+        points = [p for p in zip(run.epochs, read(run), strict=True) if p[1] is not None]
+        if len(runs) > 1 or not run.complete:
+            thin = {"linewidth": 0.7, "alpha": 0.45, "marker": "." if len(points) == 1 else None}
+            axis.plot(*zip(*points, strict=True), **style | thin)
+        if points and not run.complete:
+            cross = {"marker": "x", "markersize": 9, "markeredgewidth": 2.5, "zorder": 5}
+            axis.plot(*points[-1], **style | cross | {"linestyle": "none"}, label=DIVERGED)
+        for epoch, value in points if run.complete else ():
+            by_epoch.setdefault(epoch, []).append(value)
+    if runs:
+        means = [average(values) for values in by_epoch.values()]
+        marker = "o" if len(means) == 1 else None
+        axis.plot(list(by_epoch), means, label=label, marker=marker, linewidth=2, **style)
+
+
+def _label(arm: str) -> str:
+    return name_arm(arm).replace("$", r"\$")
+
+
+def _style(answers: Answers, arm: str) -> dict[str, Any]:
+    """Return colour and line of an arm, the same in every picture of a comparison."""
+    if arm == BASELINE:
+        return {"color": "#333333", "linestyle": "--"}
+    others = [name for name in answers.arms if name != BASELINE]
+    solid = "tract" in arm
+    colour = COLOURS[others.index(arm) % len(COLOURS)]
+    return {"color": colour, "linestyle": "-" if solid else "--"}
+
+
+def _make_figure(answers: Answers, panels: int) -> Figure:
+    extra = 0.24 * len(answers.arms)
+    figure = Figure(figsize=(WIDTH, HEIGHT * panels + extra), layout="constrained")
+    if answers.kind == "smoke":
+        first, _, rest = SMOKE.partition(", ")
+        figure.suptitle(f"{first},\n{rest}", color="#B00020", fontsize=10, fontweight="bold")
+    return figure
+
+
+def _add_legend(figure: Figure, *axes: Axes) -> None:
+    """Put one legend below all panels; say so where there is nothing to draw."""
+    entries: dict[str, Any] = {}
+    for axis in reversed(axes):  # the longest runs have lines, not points, to show
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if DIVERGED in entries:
+        entries[DIVERGED] = entries.pop(DIVERGED)  # last
+    if entries:
+        columns = 2 if max(map(len, entries)) <= TWO_COLUMNS else 1
+        handles = list(entries.values())
+        figure.legend(handles, list(entries), loc="outside lower center", ncols=columns, **PLACE)
+    else:
+        axes[0].text(0.5, 0.5, "no run to draw", ha="center", transform=axes[0].transAxes)
+
+
+def _positive(norm: float | None) -> float | None:
+    return norm if norm is not None and math.isfinite(norm) and norm > 0 else None

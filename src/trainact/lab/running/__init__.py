@@ -1,0 +1,1 @@
+"""Many runs: one after another, side by side, or on a cluster."""

@@ -1,0 +1,241 @@
+"""Many runs: one after another in this process, or side by side in processes of their own."""
+
+import concurrent.futures
+import functools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from trainact.errors import TrActError, TrActValueError
+from trainact.lab.data import load_data
+from trainact.lab.data.images import ImageData
+from trainact.lab.files import StorageError
+from trainact.lab.ranks import count_ranks, is_first_rank
+from trainact.lab.recipes.recipe import DataFields, Recipe
+from trainact.lab.recipes.recipe_file import read_recipe, write_recipe
+from trainact.lab.records.events import Event, Report, read_event, write_event
+from trainact.lab.records.failures import write_failure
+from trainact.lab.running.plan import PlannedRun
+from trainact.lab.running.progress import Display
+from trainact.lab.training.inputs import check_inputs
+from trainact.lab.training.interruption import STOPPING, RunInterrupted, take_term_as_interrupt
+from trainact.lab.training.tasks import find_session
+from trainact.lab.training.train import train
+
+__all__ = ["Outcome", "do_run", "remember", "run_all", "take_ended"]
+
+SAVED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+STOPPED = (*SAVED, -signal.SIGINT, -signal.SIGTERM)
+"""Codes of a process that ended because it was told to; the first two after it saved its run."""
+LINES_KEPT = 1000
+"""How much of what a run's process says on standard error is kept, for the file of its failure."""
+
+
+class Outcome(NamedTuple):
+    """How a run ended: with a record, or with a reason why there is none."""
+
+    run: PlannedRun
+    record: dict[str, Any] | None
+    failure: str | None
+
+    @property
+    def recipe(self) -> Recipe:
+        """Return the run's recipe."""
+        return self.run.recipe
+
+
+def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[Outcome]:
+    """Do all runs; a run that fails does not stop the others.
+
+    Args:
+        runs: in the order of the outcomes.
+        jobs: how many at a time; more than one take a process and their share of the cores each.
+        display: shows how they come along.
+
+    Raises:
+        TrActError: ``jobs`` is not positive, or more than one under torchrun; there is no such data
+            or model.
+    """
+    if jobs < 1:
+        raise TrActValueError(f"--jobs takes a positive number; got {jobs}.")
+    if jobs > 1 and count_ranks() > 1:
+        raise TrActValueError("--jobs is for one process; under torchrun all ranks do one run.")
+    load = remember(load_data)
+    left = [run.recipe for run in runs if not run.folder.record_path.exists()]
+    if left and all(recipe.model == left[0].model for recipe in left):
+        data = load(left[0].data)
+        find_session(data).build(left[0], data)  # what is wrong with all runs is told once
+    with display.open([(run.name, run.recipe.schedule.epochs) for run in runs]):
+        if jobs == 1:
+            return [do_run(run, functools.partial(display.tell, run.name), load) for run in runs]
+        with take_term_as_interrupt(), concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            children = _Children(jobs, display, load)
+            try:
+                return list(pool.map(children.run, runs))
+            except BaseException:
+                children.stop()
+                raise
+
+
+def remember(load: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with a memory for two data sets, which threads wait for."""
+    lock, cached = threading.Lock(), functools.lru_cache(maxsize=2)(load)
+
+    def load_once(fields: DataFields) -> Any:
+        with lock:
+            return cached(fields)
+
+    return load_once
+
+
+def do_run(run: PlannedRun, report: Report, load: Callable[..., ImageData]) -> Outcome:
+    """Do a run in this process; where it fails, write why into its folder.
+
+    Raises:
+        StorageError: the disk is full: the next run would meet the same.
+        Exception: any, under torchrun, where the other ranks would wait for this one.
+    """
+    folder, trace = run.folder.path, ""
+    cause: Exception
+    try:
+        record = train(run.recipe, run.root, report, load)
+        return Outcome(run, record, None)
+    except StorageError:
+        raise
+    except TrActError as error:
+        failure, cause = str(error), error
+    except Exception as error:
+        failure, cause = f"{type(error).__name__}: {error}", error
+        trace = traceback.format_exc()
+    path = write_failure(folder, failure, trace) if is_first_rank() else None
+    if count_ranks() > 1:
+        raise cause
+    failure += f" (the whole trace is in {path})" if trace else ""
+    report(Event("failed", text=failure))
+    return Outcome(run, None, failure)
+
+
+def take_ended(run: PlannedRun, display: Display, load: Callable[..., Any]) -> Outcome | None:
+    """Return the outcome of a run that has its record, told to the display; otherwise None."""
+    record = run.find_record()
+    if record is None:
+        return None
+    try:
+        check_inputs(record, run.recipe, load)
+    except TrActError as error:
+        display.tell(run.name, Event("failed", text=str(error)))
+        return Outcome(run, None, str(error))
+    display.tell(run.name, Event("end", record=record))
+    return Outcome(run, record, None)
+
+
+class _Children:
+    """Processes that do one run each and tell of it line by line."""
+
+    def __init__(self, jobs: int, display: Display, load: Callable[..., Any]) -> None:
+        self.display, self.load = display, load
+        self.threads = max(1, torch.get_num_threads() // jobs)
+        self.lock = threading.Lock()
+        self.running: set[subprocess.Popen[str]] = set()
+        self.stopped = False
+
+    def run(self, run: PlannedRun) -> Outcome:
+        """Do a run in a new process; what it says is shown, and how it ends is returned."""
+        ended = None if self.stopped else take_ended(run, self.display, self.load)
+        if ended is not None:
+            return ended
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "recipe.toml"
+            write_recipe(run.recipe, file)
+            environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
+            with self.lock:
+                if self.stopped:
+                    return Outcome(run, None, "stopped before it began")
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "trainact.lab.running.runner", str(file), str(run.root)],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    encoding="utf-8",
+                    errors="replace",
+                    env=environment,
+                )
+                self.running.add(process)
+            return self._follow(run, process)
+
+    def _follow(self, run: PlannedRun, process: "subprocess.Popen[str]") -> Outcome:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        record, failure = None, None
+        said: deque[str] = deque(maxlen=LINES_KEPT)
+        reader = threading.Thread(target=lambda: said.extend(process.stderr or []), daemon=True)
+        reader.start()
+        with process.stdout, process.stderr:
+            for line in process.stdout:
+                if not line.endswith("\n"):  # it was killed while it wrote
+                    break
+                event = read_event(line)
+                record = event.record or record
+                failure = event.text if event.kind == "failed" else failure
+                self.display.tell(run.name, event)
+            code = process.wait()
+            reader.join()
+        with self.lock:
+            self.running.discard(process)
+        if record is None and failure is None:
+            last = said[-1].strip() if said else "it said nothing"
+            failure = f"its process ended with code {code}: {last}"
+            if self.stopped or code in STOPPED:
+                failure = "stopped" + (", and saved" if code in SAVED else "")
+                self.display.tell(run.name, Event("note", text=failure))
+            else:
+                write_failure(run.folder.path, failure, "".join(said))
+                self.display.tell(run.name, Event("failed", text=failure))
+        return Outcome(run, record, failure)
+
+    def stop(self) -> None:
+        """End all processes, once their runs are saved."""
+        with self.lock:
+            self.stopped = True
+            if self.running:
+                print(f"{STOPPING}; a second Ctrl-C stops at once", file=sys.stderr)
+            for process in self.running:
+                process.terminate()
+
+
+def _main(file: str, root: str) -> int:
+    """Do the run of a recipe file and write its events to standard output, for the parent to read.
+
+    What a network or a library prints goes to standard error.
+    """
+    events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def report(event: Event) -> None:
+        try:
+            print(write_event(event), file=events, flush=True)
+        except BrokenPipeError:  # the parent has gone: stop here, the checkpoint stays
+            os._exit(3)
+
+    run = PlannedRun(read_recipe(Path(file)), Path(root))
+    try:
+        outcome = do_run(run, report, load_data)
+    except TrActError as error:
+        report(Event("failed", text=str(error)))
+        return 1
+    except RunInterrupted as error:
+        return error.code
+    return 0 if outcome.failure is None else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(_main(*sys.argv[1:]))

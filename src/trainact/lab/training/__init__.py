@@ -1,0 +1,1 @@
+"""One run, from a recipe to a record."""

@@ -1,0 +1,228 @@
+"""Batches of a run: their order, which rank has which images, and what the network is given.
+
+Everything random depends on the seed, the epoch and the place in it, never on what came before or
+on the number of ranks. A run can therefore begin at any batch of any epoch.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trainact.errors import TrActValueError
+from trainact.lab.augment.batch import augment, draw_augmentation
+from trainact.lab.augment.mixing import draw_mixture, mix_images, mix_labels, share_pairs
+from trainact.lab.data.images import ImageData, Images, ImageStream, ImageTensor, Standard
+from trainact.lab.randomness import make_generator
+from trainact.lab.recipes.recipe import DataFields
+from trainact.lab.training.stream import StreamDataset, make_loader
+
+__all__ = ["Batches", "EvaluationBatches", "Place", "Share", "measure_standard"]
+
+EVALUATION_BATCH = 500
+MEASURED_IMAGES = 512
+
+
+class Share(NamedTuple):
+    """Images [N, C, H, W] as the network takes them, and their labels, int64 [N].
+
+    The labels of mixed images are shares of the classes, float32 [N, classes].
+    """
+
+    images: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Place:
+    """This process among all: its rank, how many there are, and its device."""
+
+    rank: int
+    ranks: int
+    device: torch.device
+
+
+def measure_standard(data: ImageData, fields: DataFields) -> Standard:
+    """Return the recipe's mean and deviation, or those of the training images."""
+    if fields.mean:
+        return Standard(fields.mean, fields.std)
+    if isinstance(data.train, ImageTensor):
+        pixels = data.train.images
+    else:
+        chosen = torch.randperm(len(data.train), generator=make_generator("standard"))
+        part = data.train.select(chosen[:MEASURED_IMAGES])
+        size = fields.image_size
+        dataset = StreamDataset(part, fields, size, train=False, seed=0)
+        pixels = torch.stack([dataset[0, i, i][0] for i in range(len(part))])
+    channels = pixels.transpose(0, 1).flatten(1)
+    means, deviations = [], []
+    for channel in channels:
+        counts = torch.bincount(channel, minlength=256).double() / channel.numel()
+        levels = torch.arange(256, dtype=torch.float64) / 255
+        mean = float((counts * levels).sum())
+        means.append(mean)
+        deviations.append(max(float((counts * (levels - mean) ** 2).sum().sqrt()), 1e-3))
+    return Standard(tuple(means), tuple(deviations))
+
+
+class Batches:
+    """The training batches of one rank.
+
+    Args:
+        images: all that are trained on.
+        fields: how they are put into batches and augmented.
+        standard: what they are normalised by.
+        seed: of the order and of all augmentation.
+        place: this rank.
+        num_classes: needed where images are mixed.
+    """
+
+    mixes = False
+
+    def __init__(
+        self,
+        images: Images,
+        fields: DataFields,
+        standard: Standard,
+        seed: int,
+        place: Place,
+        num_classes: int = 0,
+    ) -> None:
+        self.num_classes, self.mixes = num_classes, bool(fields.mixup or fields.cutmix)
+        self.fields, self.seed, self.place = fields, seed, place
+        self.labels = images.labels
+        self.normalise = _Normaliser(fields, standard, place.device)
+        self.stream = None
+        if isinstance(images, ImageStream):
+            self.stream = StreamDataset(images, fields, fields.image_size, train=True, seed=seed)
+        else:
+            self.images = images.images.to(place.device)
+        self.count_steps(len(images))
+
+    def count_steps(self, count: int) -> None:
+        """Find out how many steps an epoch of ``count`` images has, and its smallest batch."""
+        fields = self.fields
+        whole, rest = divmod(count, fields.batch_size)
+        self.count = count
+        self.steps = whole + (1 if rest and not fields.drop_last else 0)
+        if not self.steps:
+            raise TrActValueError(
+                f"{count} training images do not fill one batch of {fields.batch_size}, and "
+                "data.drop_last is on; take a smaller data.batch_size."
+            )
+        self.smallest = fields.batch_size if fields.drop_last or not rest else rest
+
+    @property
+    def smallest_share(self) -> int:
+        """Return how many images a rank has at least; mixed ones come in pairs."""
+        return (
+            self.smallest // (2 * self.place.ranks)
+            if self.mixes
+            else self.smallest // self.place.ranks
+        )
+
+    def order(self, epoch: int) -> Tensor:
+        """Return the order [N] of the images in an epoch.
+
+        With ``repeats`` each image that comes up comes so many times in a row, the last one maybe
+        fewer, and an epoch has as many steps as without.
+        """
+        generator = make_generator(self.seed, "order", epoch)
+        shuffled = torch.randperm(self.count, generator=generator)
+        return shuffled.repeat_interleave(self.fields.repeats)[: len(shuffled)]
+
+    def read(self, epoch: int, start: int) -> Iterator[tuple[Any, int]]:
+        """Yield this rank's share of each batch from ``start`` on, and the whole batch's count."""
+        batches = self.order(epoch).split(self.fields.batch_size)[: self.steps]
+        if self.stream is None:
+            for step in range(start, self.steps):
+                yield self._take(epoch, step, batches[step]), len(batches[step])
+            return
+        shares = []
+        for step in range(start, self.steps):
+            mine, first = self._find_mine(len(batches[step])), step * self.fields.batch_size
+            pairs = zip((first + mine).tolist(), batches[step][mine].tolist(), strict=True)
+            shares.append([(epoch, position, index) for position, index in pairs])
+        loader = make_loader(self.stream, shares, self.fields.workers)
+        for step, (pixels, labels) in zip(range(start, self.steps), loader, strict=True):
+            share = Share(self.normalise(pixels.to(self.place.device)), labels)
+            yield self._mix(epoch, step, share), len(batches[step])
+
+    def _take(self, epoch: int, step: int, batch: Tensor) -> Share:
+        generator = make_generator(self.seed, "augment", epoch, step)
+        draws = draw_augmentation(len(batch), self.fields, generator)
+        mine = self._find_mine(len(batch))
+        indices = batch[mine].to(self.place.device)
+        pixels = augment(self.images[indices], draws.select(mine))
+        return self._mix(epoch, step, Share(self.normalise(pixels), self.labels[batch[mine]]))
+
+    def _find_mine(self, count: int) -> Tensor:
+        """Return the places [M] of this rank's images in a batch of ``count``."""
+        if self.mixes:
+            return share_pairs(count, self.place.rank, self.place.ranks)
+        return torch.arange(count).tensor_split(self.place.ranks)[self.place.rank]
+
+    def _mix(self, epoch: int, step: int, share: Share) -> Share:
+        """Return the share mixed if the recipe says so, its labels on the device."""
+        labels = share.labels.to(self.place.device)
+        if not self.mixes:
+            return Share(share.images, labels)
+        height, width = share.images.shape[2:]
+        mixture = draw_mixture(self.fields, height, width, self.seed, "mixing", epoch, step)
+        targets = mix_labels(labels, self.num_classes, mixture)
+        return Share(mix_images(share.images, mixture), targets)
+
+    def hash_order(self, epoch: int, before: str) -> str:
+        """Return a digest of the order of this epoch and of ``before``, that of earlier ones."""
+        return hashlib.sha256(before.encode() + self.order(epoch).numpy().tobytes()).hexdigest()
+
+
+class EvaluationBatches:
+    """The test images of one rank, in batches."""
+
+    def __init__(
+        self, images: Images, fields: DataFields, standard: Standard, place: Place
+    ) -> None:
+        self.place, self.fields = place, fields
+        self.normalise = _Normaliser(fields, standard, place.device)
+        mine = torch.arange(len(images)).tensor_split(place.ranks)[place.rank]
+        self.images = images.select(mine)
+
+    def read(self) -> Iterator[Share]:
+        """Yield batches that together hold each image once."""
+        size, device = EVALUATION_BATCH, self.place.device
+        if isinstance(self.images, ImageTensor):
+            for pixels, labels in zip(
+                self.images.images.split(size), self.images.labels.split(size), strict=True
+            ):
+                yield Share(self.normalise(pixels.to(device)), labels.to(device))
+            return
+        dataset = StreamDataset(self.images, self.fields, self.fields.image_size, False, 0)
+        places = [(0, i, i) for i in range(len(self.images))]
+        batches = [places[i : i + size // 4] for i in range(0, len(places), size // 4)]
+        for pixels, labels in make_loader(dataset, batches, self.fields.workers):
+            yield Share(self.normalise(pixels.to(device)), labels.to(device))
+
+
+class _Normaliser:
+    """From uint8 to what the recipe feeds: standardised, in [0, 1], or raw."""
+
+    def __init__(self, fields: DataFields, standard: Standard, device: torch.device) -> None:
+        self.values = fields.values
+        self.mean = torch.tensor(standard.mean, device=device)[:, None, None] * 255
+        self.factor = 1 / (torch.tensor(standard.std, device=device)[:, None, None] * 255)
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        match self.values:
+            case "raw":
+                return pixels.float()
+            case "unit":
+                return pixels.float() / 255
+        if pixels.shape[1] != len(self.mean):
+            raise TrActValueError(
+                f"data.mean has {len(self.mean)} channels, the images have {pixels.shape[1]}."
+            )
+        return (pixels.float() - self.mean) * self.factor

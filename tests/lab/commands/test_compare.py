@@ -1,0 +1,152 @@
+"""trainact compare and trainact run, as a person uses them."""
+
+import json
+
+import pytest
+
+from lab_helpers import start
+from trainact.lab.commands import cli
+from trainact.lab.running.progress import format_seconds
+
+SMALL = [
+    "--model", "small_models:make_tiny", "--batch-size", "32", "--data", "photos",
+    "data.train_images=320", "data.test_images=80",
+]  # fmt: skip
+
+
+def compare(capsys, *arguments):
+    code = cli.main(["compare", *arguments])
+    output = capsys.readouterr()
+    return code, output.out, output.err
+
+
+def test_a_comparison_ends_with_a_table_pictures_and_a_page(tmp_path, capsys):
+    code, out, err = compare(
+        capsys, *SMALL, "--epochs", "1,2", "--seeds", "0-1", "--arms", "plain,tract,lr=10",
+        "--lam", "0.1,0.2", "--out", str(tmp_path),
+    )  # fmt: skip
+    assert code == 0
+    assert "TrAct λ=0.1" in out
+    assert "TrAct λ=0.2" in out
+    assert "plain, first-layer lr ×10" in out
+    assert "epoch 2/2, loss" in err
+    assert "left in all" in err
+    answers = json.loads((tmp_path / "comparison.json").read_text())
+    assert answers
+    assert len(list(tmp_path.glob("runs/*/record.json"))) == 2 * 2 * 4
+    page = (tmp_path / "comparison.html").read_text()
+    assert "<script" not in page
+    for name in ("accuracy.png", "gradients.png", "budgets.png"):
+        assert (tmp_path / name).stat().st_size > 5000
+
+
+def test_the_same_command_again_runs_nothing_and_a_further_seed_only_itself(tmp_path, capsys):
+    options = [*SMALL, "--epochs", "1", "--out", str(tmp_path)]
+    assert compare(capsys, *options, "--seeds", "0-1")[0] == 0
+    _, _, err = compare(capsys, *options, "--seeds", "0-1")
+    assert "epoch" not in err
+    _, out, err = compare(capsys, *options, "--seeds", "0-2")
+    assert err.count("epoch 1/1") == 2
+    assert " 3 " in out
+
+
+def test_jobs_side_by_side_give_the_same_numbers(tmp_path, capsys):
+    one = [*SMALL, "--epochs", "2", "--seeds", "0", "run.device=cpu"]
+    compare(capsys, *one, "--out", str(tmp_path / "one"))
+    process = start("trainact.lab", "compare", *one, "--jobs", "2", "--out", str(tmp_path / "two"))
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    losses = [
+        sorted(
+            json.loads(path.read_text())["epochs"][-1]["train_loss"]
+            for path in (tmp_path / part).glob("runs/*/record.json")
+        )
+        for part in ("one", "two")
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert "TrAct λ=0.1" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "lab:resnet19"], "There is no network 'resnet19'; the nearest names are"),
+        (["--model", "timm:resnet55"], "timm knows no model 'resnet55'; the nearest names are"),
+        (["--model", "resnet19x"], "no model is named 'resnet19x'"),
+        (["--model", "nowhere.here:make"], "there is no module 'nowhere'"),
+        (["--model", "small_models:make_nothing"], "module small_models has no function"),
+        (["--model", "small_models:make_number"], "returned a float, not an nn.Module"),
+        (["--data", "photo"], "photos"),
+        (["--arms", "plane"], "there is no arm 'plane'"),
+        (["--epochs", "x"], "--epochs takes whole numbers"),
+        (["--epochs", "0"], "schedule.epochs must be positive"),
+        (["--lam", "-1"], "--lam takes positive numbers"),
+        (["--jobs", "0"], "--jobs takes a positive number"),
+        (["--device", "tpu"], "run.device is 'tpu'; here there are auto, cpu"),
+        (["optimizer.lrr=3"], "did you mean 'lr'"),
+        (["optimizer.lr=fast"], "lr takes a number; got 'fast'"),
+        (["data.batch_size=999", "data.drop_last=true"], "do not fill one batch of 999"),
+        (["model.arguments.widht=3"], "widht"),
+        (["--recipe", "foto"], "unknown recipe 'foto'"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_not_a_zero(tmp_path, capsys, arguments, message):
+    code, _, err = compare(
+        capsys, *SMALL, "--epochs", "1", "--seeds", "0", "--out", str(tmp_path), *arguments
+    )
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_a_run_that_fails_does_not_take_the_others_with_it(tmp_path, capsys):
+    """A loss that becomes NaN is told, and what is left is compared."""
+    code, out, err = compare(
+        capsys, *SMALL, "--epochs", "2", "--seeds", "0-1", "--out", str(tmp_path),
+        "--model", "small_models:Overflowing",
+    )  # fmt: skip
+    assert code == 1
+    assert "the loss became nan in epoch 1" in err
+    assert "diverged" in out + (tmp_path / "comparison.md").read_text()
+
+
+def test_a_model_that_does_not_fit_the_images_says_so(tmp_path, capsys):
+    code, _, err = compare(
+        capsys, *SMALL, "--epochs", "1", "--seeds", "0", "--out", str(tmp_path),
+        "--model", "small_models:make_broken",
+    )  # fmt: skip
+    assert code == 2
+    assert "shapes cannot be multiplied" in err
+
+
+def test_run_does_the_runs_of_a_file_and_dry_run_none(tmp_path, capsys):
+    out = str(tmp_path / "out")
+    compare(capsys, *SMALL, "--epochs", "1", "--seeds", "0", "--out", out)
+    [file] = tmp_path.glob("out/runs/plain-*/recipe.toml")
+    assert cli.main(["run", str(file), "--out", str(tmp_path / "again"), "--dry-run"]) == 0
+    assert "to do  plain, 1 epoch, seed 0" in capsys.readouterr().out
+    assert not (tmp_path / "again").exists()
+    assert cli.main(["run", str(file), "--out", str(tmp_path / "again")]) == 0
+    assert "1 runs complete, 0 diverged, 0 failed" in capsys.readouterr().out
+    records = [
+        json.loads(next((tmp_path / part).glob("runs/plain-*/record.json")).read_text())
+        for part in ("out", "again")
+    ]
+    assert records[0]["epochs"][0]["train_loss"] == records[1]["epochs"][0]["train_loss"]
+    assert cli.main(["run", "photos", "--arms", "tract-9"]) == 2
+    assert "has no arm 'tract-9'" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_named(monkeypatch, capsys):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    for name in [name for name in sys.modules if name.startswith("trainact.lab.")]:
+        if name not in ("trainact.lab.commands.cli", "trainact.lab.commands.settings"):
+            monkeypatch.delitem(sys.modules, name)
+    assert cli.main(["compare"]) == 2
+    assert "pip install 'trainact[lab]'" in capsys.readouterr().err
+
+
+def test_times_are_told_as_people_do():
+    assert [format_seconds(s) for s in (3, 89, 91, 6000)] == ["3 s", "89 s", "2 min", "1.7 h"]

@@ -1,0 +1,306 @@
+"""The paper's tables bear out its text, but for what is named here; records are held to it too."""
+
+import pytest
+
+from comparison_records import diverge, judge_by_precision, make_record
+from trainact.lab.paper import Key, PrintedValue, printed_values
+from trainact.lab.paper.claims import check_claims, list_claims, read_claim
+from trainact.lab.paper.measured import MeasuredValue, measure_values
+from trainact.lab.paper.statements import RULES
+from trainact.lab.recipes.experiment import find_experiment
+
+BUDGETS = (100, 200, 400, 800)
+FALSE_IN_PRINT = ["vit-reproduction"]
+"""ViT-B's reproduction, 83.34, is below the 83.5 first reported; the text has it above."""
+SHOWN_IN_FIGURES = [
+    "speed-up-range",
+    "settings",
+    "cifar10-resnet18-every",
+    "cifar10-resnet18-sgd-100-for-800",
+    "cifar10-resnet18-adam-100-for-400",
+    "cifar10-resnet18-adam-200-for-800",
+    "cifar10-resnet18-best-lam",
+    "cifar10-vit-every",
+    "cifar10-vit-200-for-400",
+    "cifar10-vit-best-lam",
+    "cifar100-resnet18-every",
+    "patch-norm-helps",
+    "patch-norm-at-800",
+    "patch-norm-below-tract",
+    "dual-patch-norm-like-patch-norm",
+    "value-range-robust",
+    "value-range-raw-above-unit",
+    "value-range-raw-any-lam",
+    "sgd-for-first-layer",
+]
+
+
+def check(values, *names):
+    return {result.name: result for result in check_claims(values, names or None)}
+
+
+def as_measured(values):
+    return {key: MeasuredValue(value.mean, value.deviation, 5) for key, value in values.items()}
+
+
+def make_values(recipe, accuracies, deviation=0.1):
+    """Return measured top-1 values from {(arm, budget): accuracy}."""
+    return {
+        Key(recipe, None, arm, budget, "top1"): MeasuredValue(accuracy, deviation, 5)
+        for (arm, budget), accuracy in accuracies.items()
+    }
+
+
+# claims on the paper's own numbers
+
+
+def test_every_claim_is_stated_and_computed():
+    assert set(list_claims()) == set(RULES)
+    for name in list_claims():
+        claim = read_claim(name)
+        assert claim.says
+        assert claim.section
+
+
+def test_the_papers_tables_bear_out_its_text_but_for_what_is_known():
+    results = check_claims(printed_values())
+    assert [result.name for result in results] == list_claims()
+    assert [result.name for result in results if result.holds is False] == FALSE_IN_PRINT
+    assert [result.name for result in results if result.holds is None] == SHOWN_IN_FIGURES
+
+
+def test_counts_and_averages_of_the_text_come_out_of_the_table():
+    results = check(printed_values())
+    computed = {
+        name: results[f"cifar100-{name}"].computed
+        for name in ("better-top1", "better-top5", "better-both", "better-one", "gain-top1")
+    }
+    assert computed == {
+        "better-top1": "33",
+        "better-top5": "34",
+        "better-both": "31",
+        "better-one": "5",
+        "gain-top1": "0.487",
+    }
+    assert results["resnet50-60-for-90-top1"].computed == "-0.020"
+    assert results["vit-s-share-of-doubling"].computed == "36.5"
+    assert results["vit-reproduction"].detail == "Not so: deit3-vit-b plain at 400 epochs (top1)."
+
+
+@pytest.mark.parametrize(
+    ("name", "computed", "possible"),
+    [("time-vit-s", "0.075", "0.062 to 0.087"), ("detection-gain", "1.20", "1.100 to 1.300")],
+)
+def test_where_rounding_explains_a_stated_number_that_is_said(name, computed, possible):
+    result = check(printed_values(), name)[name]
+    assert result.holds
+    assert result.computed == computed
+    assert possible in result.detail
+
+
+def test_a_printed_number_that_were_another_would_be_noticed():
+    values = printed_values()
+    key = Key("cifar100-table", "vgg16", "tract-0.1", 200, "top1")
+    values[key] = PrintedValue(71.73, 0.16, 2)  # one point less
+    held = {name: result.holds for name, result in check(values).items()}
+    assert not held["cifar100-better-top1"]
+    assert not held["cifar100-average-tract-top1"]
+    assert held["cifar100-average-plain-top1"]
+
+
+# claims on measured values
+
+
+def test_the_papers_values_taken_as_measured_bear_out_what_they_do_as_printed():
+    results = check_claims(as_measured(printed_values()))
+    failing = [result.name for result in results if result.holds is False]
+    assert failing == FALSE_IN_PRINT
+
+
+def test_measured_values_may_be_better_than_stated_but_not_worse():
+    values = as_measured(printed_values())
+    for key, value in values.items():
+        if key.arm == "tract-0.1" and key.recipe == "cifar100-table":
+            values[key] = MeasuredValue(value.mean + 1.0, value.deviation, 5)
+    results = check(values)
+    assert results["cifar100-better-both"].computed == "36"
+    assert results["cifar100-better-both"].holds
+    assert results["cifar100-gain-top1"].holds
+    assert results["cifar100-average-tract-top1"].holds is False  # a level, and off by a point
+    slower = {
+        Key("cifar10-vit", None, arm, 100, "seconds"): MeasuredValue(seconds, 1.0, 5)
+        for arm, seconds in (("plain", 1000.0), ("tract-0.1", 1150.0))
+    }
+    assert check(slower)["time-cifar10-vit"].holds is False
+
+
+def test_a_part_of_the_networks_leaves_a_count_open_and_shows_it():
+    values = {
+        key: value
+        for key, value in as_measured(printed_values()).items()
+        if key.network in ("vgg11", "vgg13", "shufflenet")
+    }
+    result = check(values)["cifar100-better-top1"]
+    assert (result.computed, result.holds) == ("2 of 3", None)
+    assert "33 of the networks" in result.detail
+    assert check(values)["cifar100-average-plain-top1"].holds is None
+
+
+def test_one_case_refutes_what_is_said_of_all():
+    lams = (0.05, 0.1, 0.2)
+    accuracies = {("plain", length): 90.0 for length in BUDGETS}
+    accuracies |= {(f"tract-{lam}", length): 91.0 for lam in lams for length in BUDGETS}
+    assert check(make_values("cifar10-vit", accuracies))["cifar10-vit-every"].holds
+    accuracies["tract-0.2", 800] = 89.9
+    result = check(make_values("cifar10-vit", accuracies))["cifar10-vit-every"]
+    assert (result.computed, result.holds) == ("11 of 12", False)
+    del accuracies["tract-0.05", 100]
+    assert check(make_values("cifar10-vit", accuracies))["cifar10-vit-every"].holds is False
+    accuracies["tract-0.2", 800] = 91.0
+    assert check(make_values("cifar10-vit", accuracies))["cifar10-vit-every"].holds is None
+
+
+def test_comparable_means_within_both_deviations():
+    name = "cifar10-vit-200-for-400"
+    accuracies = {("plain", 400): 90.0, ("tract-0.1", 200): 89.85}
+    assert check(make_values("cifar10-vit", accuracies, 0.1))[name].holds
+    assert check(make_values("cifar10-vit", accuracies, 0.05))[name].holds is False
+    assert check(make_values("cifar10-vit", accuracies, None))[name].holds is False
+
+
+def test_the_best_lam_is_counted_or_averaged_as_the_text_has_it():
+    accuracies = {("tract-0.05", length): 91.2 for length in BUDGETS}
+    accuracies |= {("tract-0.1", length): 91.1 for length in BUDGETS}
+    accuracies |= {("tract-0.2", length): 91.0 for length in BUDGETS}
+    vit = check(make_values("cifar10-vit", accuracies))["cifar10-vit-best-lam"]
+    assert (vit.computed, vit.holds) == ("tract-0.05", False)
+    resnets = {
+        **make_values("cifar10-resnet18-sgd", accuracies),
+        **make_values("cifar10-resnet18-adam", accuracies),
+    }
+    best = check(resnets)["cifar10-resnet18-best-lam"]
+    assert (best.computed, best.holds) == ("8 of 8", True)
+
+
+def test_ablations_are_compared_inside_their_recipes():
+    accuracies = {("plain", length): 90.0 for length in BUDGETS}
+    accuracies |= {("tract-0.1", length): 92.0 for length in BUDGETS}
+    for arm in ("patch-norm", "dual-patch-norm"):
+        accuracies |= {(arm, length): 91.0 for length in BUDGETS} | {(arm, 800): 89.9}
+    accuracies["dual-patch-norm", 200] = 92.1  # the one case that the text excepts
+    results = check(make_values("cifar10-vit-norms", accuracies))
+    for name in ("patch-norm-helps", "patch-norm-at-800", "patch-norm-below-tract"):
+        assert results[name].holds
+    assert results["dual-patch-norm-like-patch-norm"].holds is False
+    ranges = {("[0,1] plain", 200): 80.0, ("[0,255] plain", 200): 60.0}
+    ranges |= {("[0,1] tract-0.1", 200): 85.0, ("[0,255] tract-0.1", 200): 86.0}
+    results = check(make_values("cifar10-vit-ranges", ranges))
+    assert results["value-range-robust"].holds
+    assert results["value-range-raw-above-unit"].holds
+    both = {("tract-0.1", length): 94.0 for length in BUDGETS}
+    both |= {("sgd-first tract-0.1", length): 94.1 for length in BUDGETS}
+    assert check(make_values("cifar10-resnet18-adam-sgd", both))["sgd-for-first-layer"].holds
+
+
+@pytest.mark.parametrize(
+    ("recipe", "claims"),
+    [
+        ("cifar10-resnet18-sgd", ["cifar10-resnet18-sgd-100-for-800"]),
+        ("cifar10-resnet18-adam", ["cifar10-resnet18-adam-100-for-400"]),
+        ("cifar10-vit", ["cifar10-vit-every", "cifar10-vit-best-lam"]),
+        ("cifar10-vit-norms", ["patch-norm-helps", "dual-patch-norm-like-patch-norm"]),
+        ("cifar10-vit-ranges", ["value-range-robust", "value-range-raw-above-unit"]),
+        ("cifar10-resnet18-adam-sgd", ["sgd-for-first-layer"]),
+    ],
+)
+def test_claims_seek_arms_and_budgets_that_the_recipes_have(recipe, claims):
+    experiment = find_experiment(recipe)
+    runs = {(arm.name, budget): 90.0 for arm in experiment.arms for budget in experiment.budgets}
+    for result in check_claims(make_values(recipe, runs), claims):
+        assert result.holds is not None, result.detail
+
+
+def test_speed_ups_span_the_stated_range_only_if_all_experiments_are_there():
+    values = as_measured(printed_values())
+    assert check(values)["speed-up-range"].holds is None
+    curve = {("plain", 100): 90.0, ("plain", 800): 93.0}
+    curve |= {("tract-0.1", 100): 93.5, ("tract-0.1", 800): 94.0}
+    for recipe in ("cifar10-resnet18-sgd", "cifar10-resnet18-adam", "cifar10-vit"):
+        values |= make_values(recipe, curve)
+    result = check(values)["speed-up-range"]
+    assert (result.computed, result.holds) == ("1.24 to 8.00", True)
+    values |= make_values(
+        "cifar10-vit", curve | {("tract-0.1", 100): 80.0, ("tract-0.1", 800): 92.0}
+    )
+    assert check(values)["speed-up-range"].holds is False
+
+
+def test_no_values_leave_every_claim_open():
+    for result in check_claims({}):
+        assert (result.computed, result.holds) == (None, None)
+        assert result.detail
+
+
+# records
+
+
+def test_records_become_values_with_the_papers_keys():
+    records = [
+        make_record("plain", 2, seed, [60.0, accuracy]) for seed, accuracy in enumerate((70, 72))
+    ]
+    values = measure_values("cifar10-vit", records)
+    top1 = values[Key("cifar10-vit", None, "plain", 2, "top1")]
+    assert (top1.mean, top1.runs) == (71.0, 2)
+    assert top1.deviation == pytest.approx(2**0.5)
+    assert values[Key("cifar10-vit", None, "plain", 2, "top5")].mean == 99.5
+    seconds = values[Key("cifar10-vit", None, "plain", 2, "seconds")].mean
+    assert values[Key("cifar10-vit", None, "plain", 2, "minutes")].mean == pytest.approx(
+        seconds / 60
+    )
+
+
+def test_detection_is_measured_by_its_precision_and_its_claim_checked():
+    records = [
+        judge_by_precision(make_record(arm, 2, seed, 60), [0.1, value + seed / 100])
+        for arm, value in (("plain", 0.65), ("tract-0.1", 0.67))
+        for seed in range(2)
+    ]
+    values = measure_values("detection-voc2007", records)
+    assert values[Key("detection-voc2007", None, "plain", 2, "map")].mean == pytest.approx(0.655)
+    assert not any(key.metric == "top1" for key in values)
+    assert check(values)["detection-gain"].holds
+
+
+def test_networks_of_the_table_are_named_by_their_records():
+    record = make_record("plain", 2, 0, 70.0, model__name="lab:vgg16")
+    keys = {
+        Key("cifar100-table", "vgg16", "plain", 2, m)
+        for m in ("top1", "top5", "seconds", "minutes")
+    }
+    assert set(measure_values("cifar100-table", [record])) == keys
+    assert set(measure_values("cifar100-table", [record], "vgg16")) == keys
+
+
+def test_smoke_runs_and_arms_with_a_diverged_seed_give_no_values():
+    smoke = make_record("plain", 2, 0, 70.0, kind="smoke")
+    runs = [make_record("tract-0.1", 2, 0, 70.0), diverge(make_record("tract-0.1", 2, 1, 70.0))]
+    assert measure_values("cifar10-vit", [smoke, *runs]) == {}
+
+
+def test_claims_are_checked_on_records():
+    records = [
+        make_record(arm, budget, seed, accuracy + seed / 10, seconds=seconds)
+        for arm, budget, accuracy, seconds in (
+            ("plain", 400, 90.0, 3.0),
+            ("tract-0.1", 200, 90.05, 3.0),
+            ("plain", 100, 80.0, 3.0),
+            ("tract-0.1", 100, 81.0, 3.2),
+        )
+        for seed in range(2)
+    ]
+    results = check(measure_values("cifar10-vit", records))
+    assert results["cifar10-vit-200-for-400"].holds
+    assert (results["time-cifar10-vit"].computed, results["time-cifar10-vit"].holds) == (
+        "6.67",
+        True,
+    )

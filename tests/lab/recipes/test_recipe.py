@@ -1,0 +1,239 @@
+"""Recipes: typed fields, unknown names, changes by dotted names, files, experiments."""
+
+import dataclasses
+import math
+import re
+
+import pytest
+
+from trainact.errors import TrActError, TrActTypeError, TrActValueError
+from trainact.lab.commands.settings import gather_settings, parse_settings
+from trainact.lab.recipes.arms import parse_arms
+from trainact.lab.recipes.experiment import Experiment, find_experiment, list_experiments
+from trainact.lab.recipes.names import parse_numbers, parse_whole_numbers
+from trainact.lab.recipes.recipe import (
+    TABLES,
+    Recipe,
+    ScheduleFields,
+    change_recipe,
+    identify,
+    make_recipe,
+    recipe_to_dict,
+)
+from trainact.lab.recipes.recipe_file import read_recipe, write_recipe
+from trainact.lab.running.smoke import shrink
+from trainact.lab.training.optimizers import rate_at
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"optimiser": {}}, "unknown table of the recipe 'optimiser'; did you mean 'optimizer'?"),
+        ({"optimizer": {"momentun": 0.9}}, "'momentun'; did you mean 'momentum'?"),
+        ({"optimizer": {"lr": "fast"}}, "lr takes a number; got 'fast'"),
+        ({"optimizer": {"name": "sdg"}}, "must be one of sgd, adam, adamw, lamb; got 'sdg'"),
+        ({"optimizer": {"lr": 0.0}}, "optimizer.lr must be positive; got 0.0"),
+        ({"optimizer": {"weight_decay": -1.0}}, "optimizer.weight_decay must be finite and not"),
+        ({"optimizer": {"betas": [0.9]}}, "betas takes two numbers in"),
+        ({"tract": {"lam": float("nan")}}, "tract.lam must be positive; got nan"),
+        ({"tract": {"enabled": 1}}, "enabled takes true or false; got 1"),
+        ({"schedule": {"epochs": 2.5}}, "epochs takes a whole number; got 2.5"),
+        ({"schedule": {"epochs": True}}, "epochs takes a whole number; got True"),
+        ({"schedule": {"milestones": 3.0 + 1j}}, "milestones takes a list"),
+        ({"data": {"evaluate_on": "held-out"}}, "but data.held_out is 0"),
+        ({"data": {"mean": [0.5]}}, "the same number of channels"),
+        ({"data": 3}, "must hold keys and values; got 3"),
+        ({"run": {"ema": 1.0}}, "run.ema is a decay in [0, 1); got 1.0"),
+        ({"run": {"accumulation": 500}}, "more than the images of a batch"),
+        ({"optimizer": {"first_layer_name": "sgd"}}, "use optimizer.first_layer_lr"),
+        ({"optimizer": {"loss": "binary", "label_smoothing": 0.1}}, "has targets of 0 and 1"),
+        ({"data": {"test_crop": 1.5}}, "data.test_crop is a part of the side, up to 1; got 1.5"),
+        ({"data": {"colour_jitter": 2.0}}, "data.colour_jitter is at most 1; got 2.0"),
+        ({"data": {"repeats": 0}}, "data.repeats must be positive; got 0"),
+    ],
+)
+def test_a_wrong_recipe_says_what_came_and_what_is_accepted(tables, message):
+    with pytest.raises(TrActError, match=re.escape(message)):
+        make_recipe(tables)
+
+
+def test_every_field_can_be_set_by_its_dotted_name_and_comes_back_from_a_file(tmp_path):
+    others = {
+        "data.storage": "stream", "data.evaluate_on": "test", "data.crop": "none",
+        "data.policy": "autoaugment-cifar10", "data.values": "unit", "optimizer.name": "adam",
+        "optimizer.first_layer_name": "sgd", "schedule.name": "steps", "schedule.per": "epoch",
+        "run.precision": "bf16", "run.tracker": "wandb", "tract.moment": "float64",
+        "optimizer.betas": "0.8,0.9", "run.ema": "0.5", "data.mean": "0.1,0.2",
+        "data.crop_fill": "reflect", "data.interpolation": "bicubic",
+        "schedule.cosine_over": "run", "optimizer.loss": "cross-entropy",
+        "data.std": "[0.3, 0.4]", "tract.layers": "a.b,c", "schedule.milestones": "3,4.5",
+    }  # fmt: skip
+    changes = {}
+    for table, cls in TABLES.items():
+        for field in dataclasses.fields(cls):
+            name = f"{table}.{field.name}"
+            if name in others:
+                changes[name] = others[name]
+            elif field.type is bool:
+                changes[name] = "false" if field.default else "true"
+            elif field.type in (int, float):
+                changes[name] = str(field.default + 1)
+            elif field.type is str:
+                changes[name] = "other"
+    changes["model.arguments.width"] = "16"
+    recipe = change_recipe(Recipe(), changes)
+    before, after = recipe_to_dict(Recipe()), recipe_to_dict(recipe)
+    unchanged = [
+        f"{table}.{key}" for table in before for key in before[table]
+        if before[table][key] == after[table][key]
+    ]  # fmt: skip
+    assert unchanged == ["data.evaluate_on", "optimizer.loss"]
+    assert recipe.tract.layers == ("a.b", "c")
+    assert recipe.data.std == (0.3, 0.4)
+    assert recipe.model.arguments == {"width": 16}
+    write_recipe(recipe, tmp_path / "recipe.toml")
+    assert read_recipe(tmp_path / "recipe.toml") == recipe
+
+
+def test_an_unknown_field_names_the_nearest():
+    with pytest.raises(TrActValueError, match=r"did you mean 'optimizer.lr'"):
+        change_recipe(Recipe(), {"optimiser.lr": 1.0})
+    with pytest.raises(TrActValueError, match="did you mean 'nesterov'"):
+        change_recipe(Recipe(), {"optimizer.nestrov": True})
+
+
+def test_a_file_that_is_not_toml_is_named(tmp_path):
+    (tmp_path / "bad.toml").write_text("[data\nname = 3")
+    with pytest.raises(TrActValueError, match=r"bad\.toml cannot be read as TOML"):
+        read_recipe(tmp_path / "bad.toml")
+    with pytest.raises(TrActValueError, match=r"absent\.toml cannot be read"):
+        read_recipe(tmp_path / "absent.toml")
+
+
+def test_the_identity_ignores_only_what_changes_no_number():
+    base = identify(Recipe())
+    for name in ("run.arm", "run.tracker", "data.folder"):
+        value = "tensorboard" if name == "run.tracker" else "x"
+        assert identify(change_recipe(Recipe(), {name: value})) == base
+    assert identify(change_recipe(Recipe(), {"data.workers": 3})) == base
+    assert identify(change_recipe(Recipe(), {"run.keep_weights": False})) == base
+    assert identify(change_recipe(Recipe(), {"run.seed": 3})) != base
+    assert identify(change_recipe(Recipe(), {"tract.enabled": False})) != base
+
+
+def test_fields_that_came_later_do_not_change_the_identity_of_runs_before_them():
+    assert identify(Recipe()) == "1375dba54e"
+    assert identify(find_experiment("cifar10-resnet18-sgd").plan()[0]) == "8ad4f394d9"
+    later = {"data.mixup": 0.8, "model.weights": "a.pth", "optimizer.loss": "binary"}
+    for name, value in later.items():
+        assert identify(change_recipe(Recipe(), {name: value})) != "1375dba54e"
+
+
+def test_a_cosine_over_the_whole_run_hides_its_beginning_under_the_warm_up():
+    """As timm's scheduler of DeiT: the rate jumps a little where the warm-up ends."""
+    fields = ScheduleFields(epochs=400, warmup_epochs=5, warmup_from=1e-6, final_lr=1e-5,
+                            cosine_over="run", per="epoch")  # fmt: skip
+    assert rate_at(fields, 4e-3, 0, 10) == 1e-6
+    expected = 1e-5 + (4e-3 - 1e-5) * (1 + math.cos(math.pi * 100 / 400)) / 2
+    assert rate_at(fields, 4e-3, 1005, 10) == pytest.approx(expected)
+
+
+def test_arms_are_the_recipe_with_fields_changed():
+    arms = parse_arms(["plain", "tract", "lr", "lr=3"], [0.1, 0.5])
+    assert [arm.name for arm in arms] == [
+        "plain",
+        "tract-0.1",
+        "tract-0.5",
+        "lr-10",
+        "lr-2",
+        "lr-3",
+    ]
+    assert arms[3].changes == {"tract.enabled": False, "optimizer.first_layer_lr": 10.0}
+    for names, message in (
+        (["plan"], "there is no arm 'plan'"),
+        (["plain", "plain"], "named twice"),
+        (["lr=0"], "takes a positive number; got '0'"),
+        (["lr=x"], "takes a positive number; got 'x'"),
+        (["tract=3"], "there is no arm 'tract=3'"),
+    ):
+        with pytest.raises(TrActValueError, match=message):
+            parse_arms(names, [0.1])
+
+
+def test_numbers_of_the_command_line():
+    assert parse_whole_numbers("5,10-12", "--epochs") == [5, 10, 11, 12]
+    for text in ("", "a", "1,,2", "3-", "1,1", "-1", "2-1"):
+        with pytest.raises(TrActValueError, match="--epochs"):
+            parse_whole_numbers(text, "--epochs")
+    for text in ("", "0", "-1", "x", "inf", "nan"):
+        with pytest.raises(TrActValueError, match="--lam takes positive numbers"):
+            parse_numbers(text, "--lam")
+    assert parse_settings(["a.b=c=d"]) == {"a.b": "c=d"}
+    with pytest.raises(TrActValueError, match=r"write TABLE\.FIELD=VALUE"):
+        parse_settings(["lr=3"])
+    with pytest.raises(TrActValueError, match=r"--data\.folder needs a value"):
+        gather_settings(["--data.folder"])
+
+
+def test_an_experiment_plans_pairs_side_by_side():
+    arms = tuple(parse_arms(["plain", "tract"], [0.1]))
+    experiment = Experiment(
+        "e", "E", Recipe(), arms, (2, 4), (0, 1), {4: {"optimizer.lr": 0.5}}
+    )  # fmt: skip
+    runs = experiment.plan()
+    assert [(r.run.seed, r.schedule.epochs, r.run.arm) for r in runs][:4] == [
+        (0, 2, "plain"), (0, 2, "tract-0.1"), (0, 4, "plain"), (0, 4, "tract-0.1"),
+    ]  # fmt: skip
+    assert [r.optimizer.lr for r in runs[:4]] == [0.08, 0.08, 0.5, 0.5]
+    assert len({identify(r) for r in runs}) == len(runs) == 8
+
+
+@pytest.mark.parametrize("name", list_experiments())
+def test_every_recipe_of_the_package_resolves_and_shrinks(name):
+    experiment = find_experiment(name)
+    runs = experiment.plan()
+    left_out = sum(len(experiment.arms) - len(arms) for arms in experiment.arms_at.values())
+    each = len(experiment.arms) * len(experiment.budgets) - left_out
+    networks = len(experiment.split())
+    assert len(runs) == networks * each * len(experiment.seeds)
+    assert experiment.title
+    small = shrink(experiment).plan()
+    assert len(small) == networks * len(experiment.arms)
+    assert all(r.run.smoke and r.schedule.epochs == 1 for r in small)
+
+
+def test_an_unknown_recipe_names_the_nearest(tmp_path):
+    with pytest.raises(TrActValueError, match="did you mean 'photos'"):
+        find_experiment("photo")
+    path = tmp_path / "mine.toml"
+    path.write_text('[experiment]\ntitle = "x"\nbudgets = [2]\n[experiment.at.3]\n"data.flip"=true')
+    with pytest.raises(TrActValueError, match=r"budget in mine, experiment\.at '3'"):
+        find_experiment(str(path))
+    path.write_text('[experiment]\ntitle = "x"\n[experiment.extra_arms.a]\n"data.fli" = true')
+    with pytest.raises(TrActValueError, match="did you mean 'flip'"):
+        find_experiment(str(path))
+    path.write_text("[experiment]\nbudgets = [2]")
+    with pytest.raises(TrActValueError, match="lacks title"):
+        find_experiment(str(path))
+
+
+def test_schedules_follow_their_formulas():
+    cosine = ScheduleFields(epochs=10, warmup_epochs=5, final_lr=1e-5, per="epoch")
+    rates = [rate_at(cosine, 1e-3, epoch * 7 + 3, 7) for epoch in range(10)]
+    assert rates[0] == 0
+    assert rates[1] == pytest.approx(2e-4)
+    assert rates[5] == pytest.approx(1e-3)
+    assert rates[9] > 1e-5
+    steps = ScheduleFields(epochs=200, name="steps", milestones=(60, 120, 160), decay=0.2,
+                           warmup_epochs=1)  # fmt: skip
+    at = {epoch: rate_at(steps, 0.1, int(epoch * 10), 10) for epoch in (0, 0.5, 1, 60, 120, 199)}
+    assert at[0] == 0
+    assert at[0.5] == pytest.approx(0.05)
+    assert (at[1], at[60], at[120]) == pytest.approx((0.1, 0.02, 0.004))
+    assert at[199] == pytest.approx(0.0008)
+    assert rate_at(ScheduleFields(name="constant"), 0.3, 99, 3) == 0.3
+
+
+def test_a_value_of_the_wrong_kind_is_a_type_error_too():
+    with pytest.raises(TrActTypeError):
+        make_recipe({"optimizer": {"lr": "fast"}})

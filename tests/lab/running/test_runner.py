@@ -1,0 +1,71 @@
+"""Runs side by side: whatever their processes print, and however they end."""
+
+import os
+import sys
+
+import pytest
+import torch
+
+from lab_helpers import HERE, make_quick
+from trainact.lab.ranks import is_first_rank
+from trainact.lab.running.plan import place_runs
+from trainact.lab.running.progress import Silence
+from trainact.lab.running.runner import run_all
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Do the quick recipe with other fields in a process of its own; return how it ended."""
+    path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+
+    def do(**changes):
+        runs = place_runs([make_quick(**changes)], tmp_path)
+        [outcome] = run_all(runs, 2, Silence())
+        return outcome
+
+    return do
+
+
+def test_what_a_network_prints_does_not_get_among_the_news(run):
+    outcome = run(model__name="small_models:make_loud")
+    assert outcome.failure is None
+    assert len(outcome.record["epochs"]) == 3
+
+
+@pytest.fixture
+def pretend(tmp_path, monkeypatch):
+    """Let a shell's commands be the process that does a run."""
+
+    def replace_python(commands):
+        program = tmp_path / "python"
+        program.write_text(f"#!/bin/sh\n{commands}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+
+    return replace_python
+
+
+def test_a_process_that_dies_in_the_middle_of_a_line_is_a_failure_of_its_run(run, pretend):
+    pretend("""printf '{"kind": "no'; echo killed by hand >&2; exit 9""")
+    assert run().failure == "its process ended with code 9: killed by hand"
+
+
+def test_what_is_no_text_does_no_harm(run, pretend):
+    pretend(r"printf 'caf\351 \377\n' >&2; exit 1")
+    assert run().failure == "its process ended with code 1: caf\ufffd \ufffd"
+
+
+def test_processes_share_the_threads_that_this_one_would_take(run, pretend, monkeypatch):
+    pretend("echo $OMP_NUM_THREADS threads >&2; exit 1")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    assert run().failure == "its process ended with code 1: 3 threads"
+
+
+def test_a_rank_that_no_launcher_gave_is_none(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert is_first_rank()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert not is_first_rank()
+    monkeypatch.delenv("RANK")
+    assert is_first_rank()  # starting the machine tells what is missing

@@ -1,0 +1,204 @@
+"""Data and weights that changed since a run began, or since it ended, are noticed."""
+
+import concurrent.futures
+import shutil
+import time
+
+import numpy as np
+import pytest
+import safetensors.torch
+
+from data_cases import write_folder
+from lab_helpers import make_quick
+from trainact.lab.data.images import DataError
+from trainact.lab.recipes.recipe import DataFields, change_recipe
+from trainact.lab.records.record import RunFolder
+from trainact.lab.running import runner
+from trainact.lab.running.plan import place_runs
+from trainact.lab.running.progress import Silence
+from trainact.lab.running.runner import remember, run_all
+from trainact.lab.training import train as train_module
+from trainact.lab.training.inputs import check_inputs
+from trainact.lab.training.train import train
+
+
+def ignore(event):
+    del event
+
+
+def save_images(path, seed):
+    rng = np.random.default_rng(seed)
+    np.savez(
+        path,
+        train_images=rng.integers(0, 256, (64, 8, 8, 3), dtype=np.uint8),
+        train_labels=np.arange(64) % 2,
+        test_images=rng.integers(0, 256, (8, 8, 8, 3), dtype=np.uint8),
+        test_labels=np.arange(8) % 2,
+    )
+    return path
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    name = str(save_images(tmp_path / "set.npz", 0))
+    return make_quick(data__name=name, data__train_images=0, data__test_images=0)
+
+
+def test_data_that_changed_since_the_run_began_are_refused(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(train_module, "LOOK_EVERY", 1)
+
+    def stop(event):
+        if event.kind == "epoch" and event.epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path, stop)
+    save_images(tmp_path / "set.npz", 1)
+    with pytest.raises(DataError, match="is not the data set that this run began with"):
+        train(recipe, tmp_path, ignore)
+    save_images(tmp_path / "set.npz", 0)
+    assert train(recipe, tmp_path, ignore)["sessions"] == 2
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_data_that_changed_since_the_run_ended_are_refused(recipe, tmp_path, jobs):
+    runs = place_runs([recipe], tmp_path)
+    [first] = run_all(runs, 1, Silence())
+    assert first.failure is None
+    save_images(tmp_path / "set.npz", 1)
+    [second] = run_all(runs, jobs, Silence())
+    assert second.record is None
+    assert "is not the data set that this run began with" in second.failure
+    save_images(tmp_path / "set.npz", 0)
+    [third] = run_all(runs, jobs, Silence())
+    assert third.failure is None
+    assert third.record["seconds"] == first.record["seconds"]
+
+
+def test_the_place_of_the_data_does_not_matter(tmp_path):
+    """``data.folder`` is no part of what a run is; what lies there is."""
+    counts = {"train/a": 8, "train/b": 8, "val/a": 4}
+    for name, more in (("here", 0), ("there", 0), ("elsewhere", 2)):
+        write_folder(tmp_path / name, counts | {"train/b": 8 + more})
+    recipes = {
+        name: make_quick(
+            data__name="imagenette", data__folder=str(tmp_path / name), data__image_size=8,
+            data__train_images=0, data__test_images=0, data__batch_size=4, schedule__epochs=1,
+        )
+        for name in ("here", "there", "elsewhere")
+    }  # fmt: skip
+    record = train(recipes["here"], tmp_path, ignore)
+    assert train(recipes["there"], tmp_path, ignore)["seconds"] == record["seconds"]
+    with pytest.raises(DataError, match="imagenette is not the data set"):
+        train(recipes["elsewhere"], tmp_path, ignore)
+
+
+def test_data_with_which_no_run_could_begin_give_no_record_back(tmp_path):
+    folder = write_folder(tmp_path / "set", {"train/a": 8, "train/b": 8, "val/a": 4})
+    recipe = make_quick(
+        data__name="imagenette", data__folder=str(folder), data__image_size=8, data__classes=2,
+        data__train_images=0, data__test_images=0, data__batch_size=4, schedule__epochs=1,
+    )  # fmt: skip
+    train(recipe, tmp_path, ignore)
+    shutil.rmtree(folder / "train" / "b")
+    with pytest.raises(DataError, match="the recipe is for 2"):
+        train(recipe, tmp_path, ignore)
+    [outcome] = run_all(place_runs([recipe], tmp_path), 1, Silence())
+    assert "the recipe is for 2" in outcome.failure
+
+
+def test_a_record_outlives_its_data(recipe, tmp_path):
+    record = train(recipe, tmp_path, ignore)
+    (tmp_path / "set.npz").unlink()
+    assert train(recipe, tmp_path, ignore)["seconds"] == record["seconds"]
+
+
+def test_a_record_outlives_a_disk_to_which_links_lead(tmp_path):
+    disk = write_folder(tmp_path / "disk", {"train/a": 8, "train/b": 8, "val/a": 4})
+    for file in disk.rglob("*.png"):
+        link = tmp_path / "set" / file.relative_to(disk)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(file)
+    recipe = make_quick(
+        data__name=str(tmp_path / "set"), data__image_size=8, data__train_images=0,
+        data__test_images=0, data__batch_size=4, schedule__epochs=1,
+    )  # fmt: skip
+    record = train(recipe, tmp_path, ignore)
+    shutil.rmtree(disk)
+    assert train(recipe, tmp_path, ignore)["seconds"] == record["seconds"]
+
+
+def test_a_place_that_cannot_be_read_is_no_reason_to_refuse_a_record(recipe, tmp_path, monkeypatch):
+    runs = place_runs([recipe], tmp_path)
+    run_all(runs, 1, Silence())
+
+    def refuse(fields):
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(runner, "load_data", refuse)
+    for jobs in (1, 2):
+        [outcome] = run_all(runs, jobs, Silence())
+        assert outcome.failure is None
+
+
+def test_data_are_loaded_once_whoever_asks():
+    loaded = []
+
+    def load(fields):
+        time.sleep(0.05)
+        loaded.append(fields)
+        return object()
+
+    load_once = remember(load)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(load_once, [DataFields()] * 4))
+    assert (len(found), len(loaded)) == (1, 1)
+
+
+def test_nothing_is_fetched_to_give_a_record_back(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cifar10").mkdir()  # of the same name, and something else
+    record = {"data": {"fingerprint": "0" * 64}, "model": {}}
+
+    def fetch(fields):
+        raise AssertionError(f"{fields.name} was loaded")
+
+    for name in ("cifar10", "photos", "owner/name"):
+        check_inputs(record, make_quick(data__name=name), fetch)
+
+
+def test_weights_that_changed_since_the_run_began_are_refused(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(train_module, "LOOK_EVERY", 1)
+    train(recipe, tmp_path, ignore)
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(RunFolder(tmp_path, recipe).weights_path.read_bytes())
+    fine = change_recipe(recipe, {"model.weights": str(weights)})
+
+    def stop(event):
+        if event.kind == "epoch" and event.epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(fine, tmp_path, stop)
+    tensors = safetensors.torch.load_file(weights)
+    safetensors.torch.save_file({name: t + 1 for name, t in tensors.items()}, weights)
+    with pytest.raises(ValueError, match="initial weights does not hold what this run began with"):
+        train(fine, tmp_path, ignore)
+    safetensors.torch.save_file(tensors, weights)
+    assert train(fine, tmp_path, ignore)["sessions"] == 2
+
+
+def test_weights_that_changed_since_the_run_ended_are_refused(recipe, tmp_path):
+    before = RunFolder(tmp_path, recipe).weights_path
+    train(recipe, tmp_path, ignore)
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(before.read_bytes())
+    fine = change_recipe(recipe, {"model.weights": str(weights)})
+    record = train(fine, tmp_path, ignore)
+    assert train(fine, tmp_path, ignore)["seconds"] == record["seconds"]
+    tensors = safetensors.torch.load_file(weights)
+    safetensors.torch.save_file({name: t + 1 for name, t in tensors.items()}, weights)
+    with pytest.raises(ValueError, match="does not hold the weights that this run began with"):
+        train(fine, tmp_path, ignore)
+    weights.unlink()
+    assert train(fine, tmp_path, ignore)["seconds"] == record["seconds"]

@@ -1,0 +1,75 @@
+"""Optimizers: which parameters decay, what is clipped, and what is logged."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from lab_helpers import make_quick
+from trainact.lab.models.networks import build_network
+from trainact.lab.recipes.recipe import OptimizerFields
+from trainact.lab.training.optimizers import find_undecayed, make_optimizers
+from trainact.lab.training.train import train
+
+
+def make_vit(drop_path=0.0):
+    return build_network(
+        "deit3-small", 5, image_size=16, width=24, depth=2, heads=3, patch_size=4,
+        drop_path=drop_path,
+    )  # fmt: skip
+
+
+def test_vectors_tokens_and_positions_do_not_decay_where_the_recipe_says_so():
+    network = make_vit()
+    names = {id(p): name for name, p in network.named_parameters()}
+    found = {names[id(p)] for p in find_undecayed(network)}
+    assert {"cls_token", "pos_embed", "norm.weight", "head.bias", "blocks.0.ls1.gamma"} <= found
+    assert not {"patch_embed.proj.weight", "head.weight", "blocks.1.mlp.fc1.weight"} & found
+    fields = OptimizerFields(name="lamb", lr=1e-3, weight_decay=0.05, decay_vectors=False,
+                             first_layer_lr=3.0)  # fmt: skip
+    (optimizer,) = make_optimizers(network, ["patch_embed.proj"], fields)
+    groups = optimizer.param_groups
+    assert [(g["lr_scale"], g["weight_decay"]) for g in groups] == [
+        (3.0, 0.05), (3.0, 0.0), (1.0, 0.05), (1.0, 0.0),
+    ]  # fmt: skip
+    assert sum(len(g["params"]) for g in groups) == len(list(network.parameters()))
+    (usual,) = make_optimizers(network, ["patch_embed.proj"], OptimizerFields())
+    assert [len(g["params"]) for g in usual.param_groups] == [2, len(names) - 2]
+
+
+def test_eps_reaches_the_optimizer_and_0_is_its_own():
+    network = nn.Linear(2, 2)
+    for name in ("adam", "adamw", "lamb"):
+        given = make_optimizers(network, [], OptimizerFields(name=name, eps=1e-3))[0]
+        own = make_optimizers(network, [], OptimizerFields(name=name))[0]
+        assert given.defaults["eps"] == 1e-3
+        assert own.defaults["eps"] == (1e-6 if name == "lamb" else 1e-8)
+
+
+def test_lamb_does_not_clip_by_itself():
+    optimizer = make_optimizers(nn.Linear(2, 2), [], OptimizerFields(name="lamb"))[0]
+    assert optimizer.defaults["max_grad_norm"] is None
+
+
+@pytest.mark.parametrize("name", ["sgd", "lamb"])
+def test_the_norm_before_the_clip_is_logged(tmp_path, name):
+    """One step: the same gradient, clipped or not; LAMB's step does not depend on its size."""
+    base = {"optimizer__name": name, "schedule__epochs": 1, "data__train_images": 32,
+            "optimizer__lr": 1e-3}  # fmt: skip
+    free = train(make_quick(**base), tmp_path, lambda event: None)["epochs"][0]
+    cut = train(make_quick(**base, optimizer__clip_norm=1e-3), tmp_path, lambda event: None)
+    cut = cut["epochs"][0]
+    assert cut["grad_norm"] == free["grad_norm"] > 1e-3
+    assert math.isclose(cut["train_loss"], free["train_loss"])
+    assert (cut["test_loss"] == free["test_loss"]) is False
+
+
+def test_drop_path_has_the_same_rate_in_every_block_and_layer_scale_starts_at_1e_4():
+    network = make_vit(drop_path=0.2)
+    rates = [getattr(b, f"drop_path{i}").drop_prob for b in network.blocks for i in (1, 2)]
+    assert rates == [0.2] * 4
+    gammas = [p for name, p in network.named_parameters() if name.endswith("gamma")]
+    assert len(gammas) == 4
+    assert all(torch.equal(g, torch.full_like(g, 1e-4)) for g in gammas)
+    assert isinstance(make_vit().blocks[0].drop_path1, nn.Identity)

@@ -1,0 +1,179 @@
+"""docs/reproduce.md: every table and figure, commands that can be given, and SLURM's scripts."""
+
+import contextlib
+import os
+import re
+import shlex
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from comparison_records import make_record
+from lab_helpers import run_several
+from result_folders import make_faithful, write_record
+
+pytest.importorskip("rich", reason="the lab's tables need rich")
+
+from tools import pages
+from tools.reproduce import (
+    list_places,
+    make_place_grid,
+    make_time_grid,
+    read_full_studies,
+    write_commands,
+)
+from trainact.lab.commands import cli
+from trainact.lab.cost.estimates import find_throughputs
+from trainact.lab.paper import find_printed, read_times
+from trainact.lab.recipes.experiment import find_experiment, list_experiments
+from trainact.lab.records.record import read_record
+from trainact.lab.report.command_line import write_command
+
+PAPER = [name for name in list_experiments() if find_experiment(name).paper]
+GPU = find_throughputs(Path("nowhere"))[1]
+SCRIPTS = pages.ROOT / "docs" / "slurm"
+SRUN = '#!/bin/bash\n[ "$1" = --cpus-per-task ] && shift 2\nexec "$@"\n'
+SCONTROL = "#!/bin/bash\necho localhost\nsleep 0.5\necho another\n"  # one name at a time
+
+
+@pytest.fixture(scope="module")
+def page():
+    return (pages.ROOT / "docs" / "reproduce.md").read_text()
+
+
+def test_every_table_and_figure_of_the_paper_has_what_makes_it():
+    grid = make_place_grid([find_experiment(name) for name in PAPER])
+    assert [row[0] for row in grid.rows] == [
+        *(f"Figure {number}" for number in range(1, 13)),
+        "Section 4.6",
+        *(f"Table {number}" for number in range(1, 8)),
+    ]
+    assert all(made for _, _, made in grid.rows)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_every_recipe_of_the_paper_is_on_the_page(name, page):
+    experiment = find_experiment(name)
+    assert list_places(experiment.paper)
+    assert f"\n{write_commands(experiment, GPU)}\n" in page
+    assert f"| `{name}` | {len(experiment.plan())} |" in page
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_command_for_one_gpu_is_one_that_can_be_given(name, capsys):
+    experiment = find_experiment(name)
+    words = shlex.split(write_command(experiment).replace("\\\n", " "))
+    assert cli.main([*words, "--dry-run"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(experiment.plan())
+
+
+def test_data_and_weights_are_asked_for_where_a_recipe_needs_them():
+    assert write_command(find_experiment("cifar10-vit")) == "run cifar10-vit"
+    finetuning = write_command(find_experiment("deit3-vit-s-finetune-a"))
+    assert "runs/deit3-vit-s/runs/{pretraining}-400ep" in finetuning
+    transfer = write_command(find_experiment("transfer-cars"))
+    assert "--data path/to/stanford_cars" in transfer
+    assert "runs/deit3-vit-s/runs/{pretraining}-800ep" in transfer
+    assert "vgg16.safetensors" in write_command(find_experiment("detection-voc2007"))
+
+
+def test_large_images_are_for_torchrun_and_small_ones_for_an_array():
+    names = "imagenet-resnet18", "cifar10-vit", "deit3-vit-b"
+    large, small, huge = (write_commands(find_experiment(name), GPU) for name in names)
+    assert "torchrun --nnodes 2" in large
+    assert "docs/slurm/nodes.sh" in large
+    assert "torchrun" not in small
+    assert "sbatch --array 1-20 docs/slurm/array.sh run cifar10-vit" in small
+    assert "sbatch --array 1-12 docs/slurm/array.sh run imagenet-resnet18" in large
+    assert "array" not in huge  # no run of it ends within a job
+    assert huge.count("run.accumulation=8") == 1
+
+
+def test_what_was_run_is_counted_with_its_hardware(tmp_path):
+    assert read_full_studies(tmp_path) == []
+    for seed in (0, 1):
+        record = make_faithful("cifar10-vit", make_record("plain", 100, seed, 80))
+        write_record(tmp_path / "cifar10-vit", record)
+    write_record(tmp_path / "cifar10-vit", make_record("plain", 200, 0, 80))  # of another recipe
+    write_record(tmp_path / "cifar10-vit", make_record("plain", 1, 0, 30, kind="smoke"))
+    studies = read_full_studies(tmp_path)
+    experiments = [find_experiment(name) for name in ("cifar10-vit", "cifar10-vit-lambda")]
+    one, other = make_time_grid(experiments, GPU, studies).rows
+    assert one[-1].startswith("2 of 80 runs on Some Processor")
+    assert other[-1] == "nothing"
+
+
+def test_hours_of_the_papers_own_runs_stand_beside_the_estimate():
+    experiments = [find_experiment(name) for name in ("deit3-vit-s", "cifar10-vit")]
+    small, tiny = make_time_grid(experiments, GPU, []).rows
+    assert small[4] == "535 for 800 epochs (4 NVIDIA A40)"
+    assert tiny[4] == "0.3 for 100 epochs (1 NVIDIA RTX 4090)"
+    assert 0.5 < float(small[2]) / 535 < 2  # the estimate is of that order
+
+
+def test_printed_times_are_those_of_the_runtime_table():
+    assert [time.gpus for time in read_times()] == [1, 1, 4, 4, 8, 8]
+    plain = find_printed("deit3-vit-b", None, "plain", 400, "minutes")
+    assert read_times()[4].hours == plain.mean / 60
+
+
+def test_every_link_on_the_page_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)]+)\)", page):
+        if target.startswith("#"):
+            assert f"\n### {target[1:]}\n" in page
+        else:
+            assert (pages.ROOT / "docs" / target).exists(), target
+
+
+def run_script(script: str, words: list[str], tmp_path: Path, **environment: str) -> str:
+    """Run a batch script as SLURM would, with stand-ins for its commands."""
+    stand_ins = tmp_path / "bin"
+    stand_ins.mkdir(exist_ok=True)
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        (stand_ins / name).write_text(text)
+        (stand_ins / name).chmod(0o755)
+    path = os.pathsep.join([str(stand_ins), str(Path(sys.executable).parent), os.environ["PATH"]])
+    return run_several(["bash", str(SCRIPTS / script), *words], tmp_path, PATH=path, **environment)
+
+
+def test_array_jobs_share_the_runs_of_a_recipe(tmp_path):
+    words = ["run", "photos", "--dry-run"]
+    counts = {"SLURM_ARRAY_TASK_COUNT": "2", "SLURM_CPUS_PER_TASK": "1"}
+    parts = [
+        run_script("array.sh", words, tmp_path, SLURM_ARRAY_TASK_ID=job, **counts).splitlines()
+        for job in ("1", "2")
+    ]
+    assert not set(parts[0]) & set(parts[1])
+    assert len(parts[0] + parts[1]) == len(find_experiment("photos").plan())
+
+
+def find_job() -> int:
+    """Return a job's number whose port is free."""
+    for job in range(os.getpid(), os.getpid() + 1000):
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("localhost", 20_000 + job % 10_000))
+            return job
+    raise AssertionError("no port is free")
+
+
+def test_a_job_without_gpus_is_told_to_ask_for_them(tmp_path):
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost"}
+    with pytest.raises(AssertionError, match="ask for GPUs, as with --gpus-per-node 8"):
+        run_script("nodes.sh", ["ls"], tmp_path, **slurm)
+
+
+def test_a_job_of_several_ranks_does_a_run_together(tmp_path):
+    words = ["run", "photos", "--smoke", "--arms", "tract-0.1", "--out", "out", "run.device=cpu"]
+    slurm = {
+        "SLURM_JOB_ID": str(find_job()),
+        "SLURM_JOB_NODELIST": "localhost",
+        "SLURM_NNODES": "1",
+        "SLURM_CPUS_PER_TASK": "2",
+        "SLURM_GPUS_ON_NODE": "2",
+        "PET_LOCAL_ADDR": "localhost",  # this machine's name need not lead anywhere
+    }
+    run_script("nodes.sh", words, tmp_path, **slurm)
+    (record,) = (tmp_path / "out").rglob("record.json")
+    assert read_record(record)["environment"]["ranks"] == 2

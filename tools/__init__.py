@@ -1,0 +1,1 @@
+"""Scripts that fill the project's pages from committed records."""
