@@ -104,7 +104,10 @@ def test_bad_options_end_with_one_line_and_exit_code_2(arguments, message, capsy
 
 
 def test_a_missing_package_names_the_extra(monkeypatch, capsys):
-    monkeypatch.setitem(cli.COMMANDS, "bench", cli.Command("no_such_package", "bench", ""))
+    def refuse(module):
+        raise ModuleNotFoundError(f"No module named 'no_such_package', in {module}", name="no_such")
+
+    monkeypatch.setattr(cli.importlib, "import_module", refuse)
     assert cli.main(["bench"]) == 2
     assert "comes with the extra 'bench': pip install 'trainact[bench]'" in capsys.readouterr().err
 

@@ -21,36 +21,24 @@ __all__ = ["main", "start"]
 
 
 class Command(NamedTuple):
-    """Where a command lives, which extra it needs, and what it does in one line."""
+    """Which extra a command needs, and what it does in one line."""
 
-    module: str
     extra: str
     summary: str
 
 
 COMMANDS = {
-    "compare": Command(
-        "trainact.lab.commands.compare", "lab", "train plain and with TrAct, and compare"
-    ),
-    "run": Command("run", "lab", "do the runs of a recipe"),
-    "tune": Command(
-        "trainact.lab.commands.tune", "lab", "choose rates for plain training, held-out"
-    ),
-    "report": Command("report", "lab", "make pages from the records of runs"),
-    "ls": Command("ls", "lab", "list all recipes, their runs and their cost"),
-    "show": Command(
-        "trainact.lab.commands.show", "lab", "show a recipe, its runs and what each costs"
-    ),
-    "figure1": Command(
-        "trainact.lab.commands.figure1", "lab", "measure and draw the paper's Figure 1"
-    ),
-    "bench": Command(
-        "trainact.lab.commands.bench", "bench", "measure what TrAct costs on this machine"
-    ),
-    "inspect": Command(
-        "trainact.lab.commands.inspect", "lab", "show the first layers of a named model"
-    ),
+    "compare": Command("lab", "train plain and with TrAct, and compare"),
+    "run": Command("lab", "do the runs of a recipe"),
+    "tune": Command("lab", "choose rates for plain training, held-out"),
+    "report": Command("lab", "make pages from the records of runs"),
+    "ls": Command("lab", "list all recipes, their runs and their cost"),
+    "show": Command("lab", "show a recipe, its runs and what each costs"),
+    "figure1": Command("lab", "measure and draw the paper's Figure 1"),
+    "bench": Command("bench", "measure what TrAct costs on this machine"),
+    "inspect": Command("lab", "show the first layers of a named model"),
 }
+"""Each is the module of its name in this package."""
 
 GO_ON = ("compare", "run", "tune")
 """Commands that find what was done before."""
@@ -66,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = arguments[0]
     command = COMMANDS[name]
     try:
-        module = importlib.import_module(f"trainact.lab.commands.{command.module}")
+        module = importlib.import_module(f"trainact.lab.commands.{name}")
         own = argparse.ArgumentParser(f"trainact {name}", description=command.summary)
         module.add_arguments(own)
         return int(module.run(own.parse_intermixed_args(gather_settings(arguments[1:]))) or 0)
