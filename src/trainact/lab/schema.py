@@ -1,14 +1,15 @@
 """Fields of frozen dataclasses from untyped tables: kinds are checked, unknown names refused."""
 
 import dataclasses
-import difflib
 import tomllib
 import types
 import typing
-from collections.abc import Iterable
 from typing import Any, Literal
 
 from trainact.errors import TrActTypeError, TrActValueError
+from trainact.lab.text import describe_unknown
+
+name_nearest = describe_unknown  # for callers that have not moved to lab.text yet
 
 __all__ = ["build_table", "name_nearest", "parse_value"]
 
@@ -25,7 +26,7 @@ def build_table(cls: type, table: dict[str, Any], where: str) -> Any:
     hints = typing.get_type_hints(cls)
     for key in table:
         if key not in hints:
-            raise TrActValueError(name_nearest(key, hints, f"key of {where}"))
+            raise TrActValueError(describe_unknown(key, hints, f"key of {where}"))
     values = {key: _fit(value, hints[key], f"{where}, {key}") for key, value in table.items()}
     missing = [
         field.name
@@ -37,19 +38,6 @@ def build_table(cls: type, table: dict[str, Any], where: str) -> Any:
     if missing:
         raise TrActValueError(f"{where} lacks {', '.join(missing)}.")
     return cls(**values)
-
-
-def name_nearest(name: str, known: Iterable[str], kind: str) -> str:
-    """Return the sentence that refuses a name and offers the nearest that exist.
-
-    >>> name_nearest("momentun", ["momentum", "lr"], "key")
-    "unknown key 'momentun'; did you mean 'momentum'?"
-    """
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if near:
-        return f"unknown {kind} {name!r}; did you mean {' or '.join(map(repr, near))}?"
-    return f"unknown {kind} {name!r}; there are {', '.join(map(str, known))}."
 
 
 def parse_value(text: str) -> Any:
