@@ -1,41 +1,111 @@
 """Arms of a comparison: each is the same recipe with a few fields changed."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from trainact.errors import TrActValueError
 
-__all__ = ["BASELINE", "Arm", "name_arm", "order_arms", "parse_arms"]
+__all__ = ["BASELINE", "Arm", "arm_of_recipe", "make_arm", "name_arm", "order_arms", "parse_arms"]
 
 BASELINE = "plain"
+TRACT, LAM, FIRST_LAYER_LR = "tract.enabled", "tract.lam", "optimizer.first_layer_lr"
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A name and what differs from the recipe."""
+    """An arm; a field that is None has the recipe's own value.
+
+    Attributes:
+        name: the name in records, run folders and on the command line.
+        title: the name on pages.
+        kind: a standard arm (``plain``, ``tract``, ``lr``), or ``other`` for one that a recipe
+            file defines.
+        tract: whether TrAct is on.
+        lam: λ in the paper.
+        first_layer_lr: the multiplier of the first layer's learning rate.
+        others: other fields that the arm sets, by dotted name.
+    """
 
     name: str
-    changes: dict[str, Any] = field(default_factory=dict)
+    title: str
+    kind: Literal["plain", "tract", "lr", "other"]
+    tract: bool | None = None
+    lam: float | None = None
+    first_layer_lr: float | None = None
+    others: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Return all fields that the arm sets, by dotted name."""
+        typed = {TRACT: self.tract, LAM: self.lam, FIRST_LAYER_LR: self.first_layer_lr}
+        return {key: value for key, value in typed.items() if value is not None} | self.others
+
+    @property
+    def sort_key(self) -> tuple[int, float, str]:
+        """Order arms: plain, TrAct by λ, first-layer learning rates, then the others by name."""
+        numbers = {"tract": self.lam, "lr": self.first_layer_lr}
+        group = ("plain", "tract", "lr", "other").index(self.kind)
+        return group, numbers.get(self.kind) or 0.0, self.name
+
+
+def make_arm(name: str, changes: Mapping[str, Any]) -> Arm:
+    """Return the arm that sets ``changes``, fields by dotted name.
+
+    It is a standard arm if its name is the one that ``parse_arms`` gives to these fields.
+
+    >>> make_arm("tract-0.1", {"tract.enabled": True, "tract.lam": 0.1}).title
+    'TrAct λ=0.1'
+    """
+    others = dict(changes)
+    tract, lam, factor = (others.pop(key, None) for key in (TRACT, LAM, FIRST_LAYER_LR))
+    kind: Literal["plain", "tract", "lr", "other"] = "other"
+    title = name
+    if tract and lam is not None and name == f"tract-{lam:g}":
+        kind, title = "tract", f"TrAct λ={lam:g}"
+    elif tract and name == "tract":
+        kind = "tract"
+    elif tract is False and name == BASELINE:
+        kind = "plain"
+    elif tract is False and factor is not None and name == f"lr-{factor:g}":
+        kind, title = "lr", f"plain, first-layer lr ×{factor:g}"
+    return Arm(name, title, kind, tract, lam, factor, others)
+
+
+def arm_of_recipe(name: str, tables: Mapping[str, Any]) -> Arm:
+    """Return the arm of a run from its name and its recipe's tables, as a record holds them.
+
+    >>> arm_of_recipe("lr-10", {"tract": {"enabled": False}, "optimizer": {"first_layer_lr": 10}})
+    Arm(name='lr-10', title='plain, first-layer lr ×10', kind='lr', tract=False, lam=0.1, \
+first_layer_lr=10, others={})
+    """
+    tract, optimizer = tables.get("tract", {}), tables.get("optimizer", {})
+    fields = {
+        TRACT: tract.get("enabled", True),
+        LAM: tract.get("lam", 0.1),
+        FIRST_LAYER_LR: optimizer.get("first_layer_lr", 1.0),
+    }
+    return make_arm(name, fields)
 
 
 def parse_arms(names: Sequence[str], lams: Sequence[float]) -> list[Arm]:
-    """Return the arms that the command line names.
+    """Return the arms that the command line or a recipe file names.
 
     ``plain`` is TrAct off; ``tract`` is one arm for each λ; ``lr`` is plain with the first layer's
-    learning rate times 1/λ, for each λ, and ``lr=F`` with that rate times F.
+    learning rate multiplied by 1/λ, for each λ; ``lr=F`` is plain with it multiplied by F.
 
     >>> [arm.name for arm in parse_arms(["plain", "tract", "lr=3"], [0.1, 0.2])]
     ['plain', 'tract-0.1', 'tract-0.2', 'lr-3']
 
     Raises:
-        TrActValueError: an arm is unknown or named twice.
+        TrActValueError: an arm is unknown or named twice, or there is none.
     """
     arms = [arm for name in names for arm in _parse(name, lams)]
-    twice = {arm.name for arm in arms if sum(other.name == arm.name for other in arms) > 1}
-    if twice:
-        raise TrActValueError(f"the arm {sorted(twice)[0]!r} is named twice.")
+    known = [arm.name for arm in arms]
+    for name in known:
+        if known.count(name) > 1:
+            raise TrActValueError(f"the arm {name!r} is named twice.")
     if not arms:
         raise TrActValueError("there is no arm to run; name plain, tract, lr or lr=FACTOR.")
     return arms
@@ -43,14 +113,13 @@ def parse_arms(names: Sequence[str], lams: Sequence[float]) -> list[Arm]:
 
 def _parse(name: str, lams: Sequence[float]) -> list[Arm]:
     kind, equals, factor = name.partition("=")
-    off = {"tract.enabled": False}
-    if kind == "plain" and not equals:
-        return [Arm("plain", off)]
+    if kind == BASELINE and not equals:
+        return [make_arm(BASELINE, {TRACT: False})]
     if kind == "tract" and not equals:
-        return [Arm(f"tract-{lam:g}", {"tract.enabled": True, "tract.lam": lam}) for lam in lams]
+        return [make_arm(f"tract-{lam:g}", {TRACT: True, LAM: lam}) for lam in lams]
     if kind == "lr":
         factors = [_read_factor(factor)] if equals else [1 / lam for lam in lams]
-        return [Arm(f"lr-{f:g}", {**off, "optimizer.first_layer_lr": f}) for f in factors]
+        return [make_arm(f"lr-{f:g}", {TRACT: False, FIRST_LAYER_LR: f}) for f in factors]
     raise TrActValueError(
         f"there is no arm {name!r}; the arms are plain, tract (one for each --lam), lr (plain, the "
         "first layer's learning rate times 1/λ) and lr=FACTOR."
@@ -73,6 +142,7 @@ def name_arm(arm: str) -> str:
     >>> name_arm("tract-0.1"), name_arm("lr-10"), name_arm("adamw")
     ('TrAct λ=0.1', 'plain, first-layer lr ×10', 'adamw')
     """
+    # Callers that have a record use ``arm_of_recipe(...).title`` instead; this goes away.
     number = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
     if match := re.fullmatch(f"tract-{number}", arm):
         return f"TrAct λ={match[1]}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainact.errors import TrActValueError
-from trainact.lab.recipes.arms import Arm, parse_arms
+from trainact.lab.recipes.arms import Arm, make_arm, parse_arms
 from trainact.lab.recipes.names import name_network, parse_whole_numbers
 from trainact.lab.recipes.recipe import Recipe, change_recipe, make_recipe
 from trainact.lab.recipes.recipe_file import read_toml
@@ -122,12 +122,12 @@ def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
     head = tables.pop("experiment", None)
     recipe = make_recipe(tables, name)
     if head is None:
-        arm = Arm(recipe.run.arm or ("tract" if recipe.tract.enabled else "plain"))
+        arm = make_arm(recipe.run.arm or ("tract" if recipe.tract.enabled else "plain"), {})
         budget, seed = recipe.schedule.epochs, recipe.run.seed
         return Experiment(name, name, recipe, (arm,), (budget,), (seed,))
     fields: ExperimentFields = build_table(ExperimentFields, head, f"{name}, table experiment")
     arms = parse_arms(fields.arms, fields.lams) if fields.arms or not fields.extra_arms else []
-    arms += [Arm(arm, changes) for arm, changes in fields.extra_arms.items()]
+    arms += [make_arm(arm, changes) for arm, changes in fields.extra_arms.items()]
     budgets = fields.budgets or (recipe.schedule.epochs,)
     for table, keys in (("at", fields.at), ("arms_at", fields.arms_at)):
         for key in keys:
