@@ -6,7 +6,7 @@ import pytest
 
 from lab_helpers import start
 from trainact.lab.commands import cli
-from trainact.lab.running.progress import format_seconds
+from trainact.lab.running.display import format_seconds
 
 SMALL = [
     "--model", "small_models:make_tiny", "--batch-size", "32", "--data", "photos",
@@ -30,7 +30,7 @@ def test_a_comparison_ends_with_a_table_pictures_and_a_page(tmp_path, capsys):
     assert "TrAct λ=0.2" in out
     assert "plain, first-layer lr ×10" in out
     assert "epoch 2/2, loss" in err
-    assert "left in all" in err
+    assert "left for all runs" in err
     answers = json.loads((tmp_path / "comparison.json").read_text())
     assert answers
     assert len(list(tmp_path.glob("runs/*/record.json"))) == 2 * 2 * 4

@@ -13,7 +13,7 @@ from trainact.lab.commands import cli
 from trainact.lab.records.events import read_event
 from trainact.lab.records.record import find_records
 from trainact.lab.running import cluster
-from trainact.lab.running.cluster import Cluster, Mailbox, carry_out, store
+from trainact.lab.running.cluster import Cluster, Mailbox, do_task, store
 from trainact.lab.running.plan import PlannedRun
 from trainact.lab.training.interruption import RunInterrupted
 
@@ -78,10 +78,10 @@ class Post:
 
     def __init__(self) -> None:
         self.box = Mailbox()
-        self.tell = self
+        self.put = self
 
     def remote(self, name: str, line: str) -> None:
-        self.box.tell(name, line)
+        self.box.put(name, line)
 
 
 def test_a_run_that_a_signal_stopped_is_given_out_again(tmp_path, monkeypatch):
@@ -97,18 +97,18 @@ def test_a_run_that_a_signal_stopped_is_given_out_again(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster.os, "_exit", leave)
     run = PlannedRun(make_quick(), tmp_path, "m")
     with pytest.raises(SystemExit, match="1"):
-        carry_out(run, tmp_path, Post())
+        do_task(run, tmp_path, Post())
 
 
 def test_files_of_a_machine_with_a_disk_of_its_own_are_brought_together(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     run, post = PlannedRun(make_quick(schedule__epochs=1), tmp_path / "here", "m"), Post()
-    delivery = carry_out(run, tmp_path / "not-there", post)
+    delivery = do_task(run, tmp_path / "not-there", post)
     assert list(delivery.files) == ["recipe.toml", "weights.safetensors", "record.json"]
     assert not run.root.exists()
     assert not list(tmp_path.glob("trainact-runs-*/runs/*"))
-    outcome = store(run, delivery)
-    assert outcome.failure is None
+    result = store(run, delivery)
+    assert result.failure is None
     assert find_records(run.root) == [run.find_record()]
     kinds = [read_event(line).kind for name, line in post.box.take() if name == run.name]
     assert kinds == ["note", "epoch"]
@@ -119,16 +119,16 @@ def test_a_failure_elsewhere_is_told_and_written_here(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     broken = make_quick(model__name="small_models:make_broken")
     run = PlannedRun(broken, tmp_path / "here")
-    outcome = store(run, carry_out(run, tmp_path / "not-there", Post()))
-    assert "shapes cannot be multiplied" in (outcome.failure or "")
-    assert str(run.folder.path / "failure.json") in (outcome.failure or "")
+    result = store(run, do_task(run, tmp_path / "not-there", Post()))
+    assert "shapes cannot be multiplied" in (result.failure or "")
+    assert str(run.folder.path / "failure.json") in (result.failure or "")
     assert (run.folder.path / "failure.json").exists()
 
 
 def test_a_machine_that_sees_the_folder_trains_in_it(tmp_path):
     run = PlannedRun(make_quick(schedule__epochs=1), tmp_path / "here")
     (tmp_path / "marker").touch()
-    delivery = carry_out(run, tmp_path / "marker", Post())
+    delivery = do_task(run, tmp_path / "marker", Post())
     assert delivery.files == {}
     assert run.find_record() is not None
 
@@ -142,5 +142,5 @@ def test_without_ray_the_extra_is_named(monkeypatch, capsys, tmp_path):
 
 
 def test_jobs_are_the_clusters_own_matter():
-    with pytest.raises(TrActValueError, match="none with a cluster"):
+    with pytest.raises(TrActValueError, match="only 1 with a running cluster"):
         Cluster("10.0.0.1:6379", jobs=2)

@@ -8,8 +8,8 @@ import torch
 
 from lab_helpers import HERE, make_quick
 from trainact.lab.ranks import is_first_rank
+from trainact.lab.running.display import Silence
 from trainact.lab.running.plan import place_runs
-from trainact.lab.running.progress import Silence
 from trainact.lab.running.runner import run_all
 
 
@@ -21,16 +21,16 @@ def run(tmp_path, monkeypatch):
 
     def do(**changes):
         runs = place_runs([make_quick(**changes)], tmp_path)
-        [outcome] = run_all(runs, 2, Silence())
-        return outcome
+        [result] = run_all(runs, 2, Silence())
+        return result
 
     return do
 
 
 def test_what_a_network_prints_does_not_get_among_the_news(run):
-    outcome = run(model__name="small_models:make_loud")
-    assert outcome.failure is None
-    assert len(outcome.record["epochs"]) == 3
+    result = run(model__name="small_models:make_loud")
+    assert result.failure is None
+    assert len(result.record["epochs"]) == 3
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from trainact.lab.data.images import DataError
 from trainact.lab.recipes.recipe import DataFields, change_recipe
 from trainact.lab.records.record import RunFolder
 from trainact.lab.running import runner
+from trainact.lab.running.display import Silence
 from trainact.lab.running.plan import place_runs
-from trainact.lab.running.progress import Silence
-from trainact.lab.running.runner import remember, run_all
+from trainact.lab.running.runner import cache_data, run_all
 from trainact.lab.training import train as train_module
 from trainact.lab.training.inputs import check_inputs
 from trainact.lab.training.train import train
@@ -103,8 +103,8 @@ def test_data_with_which_no_run_could_begin_give_no_record_back(tmp_path):
     shutil.rmtree(folder / "train" / "b")
     with pytest.raises(DataError, match="the recipe is for 2"):
         train(recipe, tmp_path, ignore)
-    [outcome] = run_all(place_runs([recipe], tmp_path), 1, Silence())
-    assert "the recipe is for 2" in outcome.failure
+    [result] = run_all(place_runs([recipe], tmp_path), 1, Silence())
+    assert "the recipe is for 2" in result.failure
 
 
 def test_a_record_outlives_its_data(recipe, tmp_path):
@@ -137,8 +137,8 @@ def test_a_place_that_cannot_be_read_is_no_reason_to_refuse_a_record(recipe, tmp
 
     monkeypatch.setattr(runner, "load_data", refuse)
     for jobs in (1, 2):
-        [outcome] = run_all(runs, jobs, Silence())
-        assert outcome.failure is None
+        [result] = run_all(runs, jobs, Silence())
+        assert result.failure is None
 
 
 def test_data_are_loaded_once_whoever_asks():
@@ -149,7 +149,7 @@ def test_data_are_loaded_once_whoever_asks():
         loaded.append(fields)
         return object()
 
-    load_once = remember(load)
+    load_once = cache_data(load)
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         found = set(pool.map(load_once, [DataFields()] * 4))
     assert (len(found), len(loaded)) == (1, 1)

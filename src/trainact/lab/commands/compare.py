@@ -16,9 +16,9 @@ from trainact.lab.recipes.recipe import Recipe, change_recipe
 from trainact.lab.report.comparison import Comparison, write_comparison
 from trainact.lab.report.tables import print_final_table
 from trainact.lab.report.wording import caution_about_time, give_verdicts, tell_speed_up
+from trainact.lab.running.display import Silence, choose_display
 from trainact.lab.running.plan import place_runs
-from trainact.lab.running.progress import Silence, choose_display
-from trainact.lab.running.runner import Outcome, run_all
+from trainact.lab.running.runner import RunResult, run_all
 
 __all__ = ["add_arguments", "run"]
 
@@ -98,7 +98,7 @@ def _resolve(arguments: argparse.Namespace) -> Recipe:
     return change_recipe(recipe, {**given, **parse_settings(arguments.settings)})
 
 
-def _answer(outcomes: Sequence[Outcome], arguments: argparse.Namespace) -> int:
+def _answer(outcomes: Sequence[RunResult], arguments: argparse.Namespace) -> int:
     """Write the pages, print the table; 1 where a run failed or diverged."""
     records = [outcome.record for outcome in outcomes if outcome.record is not None]
     failed = [outcome for outcome in outcomes if outcome.failure is not None]

@@ -16,9 +16,9 @@ from trainact.lab.recipes.names import name_network, parse_whole_numbers
 from trainact.lab.recipes.overrides import change_experiment, choose_budgets
 from trainact.lab.recipes.tuning import read_tuning, use_tuning
 from trainact.lab.records.failures import read_failure
+from trainact.lab.running.display import Silence, choose_display
 from trainact.lab.running.plan import PlannedRun, parse_shard, place_runs
-from trainact.lab.running.progress import Silence, choose_display
-from trainact.lab.running.runner import Outcome, run_all
+from trainact.lab.running.runner import RunResult, run_all
 from trainact.lab.running.smoke import shrink
 from trainact.lab.schema import name_nearest
 
@@ -140,7 +140,7 @@ def _choose_arms(experiment: Experiment, names: Sequence[str]) -> Experiment:
     return dataclasses.replace(experiment, arms=tuple(known[name] for name in names))
 
 
-def summarise(name: str, outcomes: Sequence[Outcome]) -> int:
+def summarise(name: str, outcomes: Sequence[RunResult]) -> int:
     """Print how many runs ended how, each that did not end well, and how to read the records."""
     diverged = [o for o in outcomes if o.record and o.record["status"] == "diverged"]
     failed = [o for o in outcomes if o.failure is not None]

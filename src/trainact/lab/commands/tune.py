@@ -22,9 +22,9 @@ from trainact.lab.recipes.names import parse_whole_numbers
 from trainact.lab.recipes.overrides import change_experiment, choose_budgets
 from trainact.lab.recipes.recipe import Recipe, change_recipe, identify
 from trainact.lab.report.tuning_table import show_value
+from trainact.lab.running.display import Display, Silence, choose_display
 from trainact.lab.running.plan import place_runs
-from trainact.lab.running.progress import Display, Silence, choose_display
-from trainact.lab.running.runner import Outcome, run_all
+from trainact.lab.running.runner import RunResult, run_all
 
 __all__ = ["add_arguments", "plan_tuning", "run", "tune"]
 
@@ -142,7 +142,7 @@ def plan_tuning(experiment: Experiment, budget: int, values: dict[str, Any]) -> 
     ]
 
 
-def _check_failures(outcomes: Sequence[Outcome]) -> None:
+def _check_failures(outcomes: Sequence[RunResult]) -> None:
     """Refuse to choose where a run failed, which says nothing about its value."""
     failed = [outcome for outcome in outcomes if outcome.failure is not None]
     if failed:

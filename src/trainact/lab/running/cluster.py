@@ -1,13 +1,13 @@
-"""Runs spread over the machines of a Ray cluster, their records brought together in one place.
+"""Runs on the machines of a Ray cluster; their records are collected in one place.
 
-Each run is one task. A task whose process dies is started again by Ray, on any machine. Where the
-folder of the runs is seen by the machine, it trains there, and a run that was cut off goes on from
-its checkpoint. Where it is not, it trains in a folder of its own, kept until the run ends, and the
-files travel to this process, which writes them where they belong, the record last.
+Each run is one task. If its process dies, Ray starts the task again, on any machine. A machine that
+sees the folder of the runs trains in it, and an interrupted run resumes from its checkpoint. Any
+other machine trains in a temporary folder, which it keeps until the run ends; the files are then
+sent to this process, which writes them into the run's folder, the record last.
 
-A run whose record is there is not given out, and the lock of its folder keeps two processes that
-see the same disk from doing one run twice. All machines need this package, the same data
-(downloaded by name, or at the same ``data.folder``) and the modules of a user's own networks.
+A run that has a record is not submitted. The lock of a run's folder prevents two processes that
+share a disk from doing the same run twice. All machines need this package, the same data
+(downloaded by name, or at the same ``data.folder``) and the modules of your own networks.
 """
 
 import getpass
@@ -27,21 +27,21 @@ from trainact.lab.files import write_atomically
 from trainact.lab.ranks import count_ranks
 from trainact.lab.records.events import Event, Report, read_event, write_event
 from trainact.lab.records.failures import clear_failure, write_failure
+from trainact.lab.running.display import Display
 from trainact.lab.running.plan import PlannedRun
-from trainact.lab.running.progress import Display
-from trainact.lab.running.runner import Outcome, do_run, remember, take_ended
+from trainact.lab.running.runner import RunResult, cache_data, do_run, reuse_record
 from trainact.lab.training.interruption import RunInterrupted
 
-__all__ = ["Cluster", "Delivery", "Mailbox", "carry_out", "store"]
+__all__ = ["Cluster", "Delivery", "Mailbox", "do_task", "store"]
 
 RETRIES = 3
-"""How often a run is taken up again after the process or machine that did it has died."""
-SECONDS_BETWEEN_NEWS = 0.5
-_load = remember(load_data)
+"""How often a run is started again after its process or machine has died."""
+SECONDS_BETWEEN_EVENTS = 0.5
+_load = cache_data(load_data)
 
 
 class Delivery(NamedTuple):
-    """What a machine hands back of a run: how it ended, and the files that only it has."""
+    """What a machine returns of a run: its result, and the files that are only there."""
 
     record: dict[str, Any] | None
     failure: str | None
@@ -49,42 +49,42 @@ class Delivery(NamedTuple):
 
 
 class Mailbox:
-    """Collects what the runs tell until it is asked for; an actor."""
+    """A Ray actor that collects the events of all runs."""
 
     def __init__(self) -> None:
-        self.letters: list[tuple[str, str]] = []
+        self.events: list[tuple[str, str]] = []
 
-    def tell(self, name: str, line: str) -> None:
-        """Take in news of a run."""
-        self.letters.append((name, line))
+    def put(self, name: str, line: str) -> None:
+        """Add an event of a run."""
+        self.events.append((name, line))
 
     def take(self) -> list[tuple[str, str]]:
-        """Return the news since the last time."""
-        letters, self.letters = self.letters, []
-        return letters
+        """Return the events since the last call."""
+        events, self.events = self.events, []
+        return events
 
 
-def carry_out(run: PlannedRun, marker: Path, mailbox: Any) -> Delivery:
-    """Do a run on the machine that this is called on.
+def do_task(run: PlannedRun, marker: Path, mailbox: Any) -> Delivery:
+    """Do a run on the machine of this process.
 
     Args:
-        run: with a root that is an absolute path of the machine that gave it out.
-        marker: a file that is there if this machine sees the same disk.
-        mailbox: the actor that is told what happens.
+        run: its root is an absolute path on the machine that submitted it.
+        marker: a file that exists if this machine sees the same disk.
+        mailbox: the actor that receives the events.
     """
 
     def report(event: Event) -> None:
-        if event.kind not in ("end", "failed"):  # the outcome tells of these
-            mailbox.tell.remote(run.name, write_event(event))
+        if event.kind not in ("end", "failed"):  # the result says so
+            mailbox.put.remote(run.name, write_event(event))
 
     report(Event("note", text=f"on {platform.node()}, process {os.getpid()}"))
     try:
-        return _carry_out(run, marker, report)
-    except RunInterrupted:  # Ray starts the run again where the process dies, not where it raises
+        return _do_task(run, marker, report)
+    except RunInterrupted:  # Ray restarts a task that dies, not one that raises
         os._exit(1)
 
 
-def _carry_out(run: PlannedRun, marker: Path, report: Report) -> Delivery:
+def _do_task(run: PlannedRun, marker: Path, report: Report) -> Delivery:
     if marker.exists():
         _, record, failure = do_run(run, report, _load)
         return Delivery(record, failure, {})
@@ -110,26 +110,26 @@ def _pack(folder: Path) -> dict[str, bytes]:
     return {name: files[name] for name in sorted(files, key=lambda name: name == "record.json")}
 
 
-def store(run: PlannedRun, delivery: Delivery) -> Outcome:
-    """Write what came from another machine into the run's folder here; return the outcome."""
+def store(run: PlannedRun, delivery: Delivery) -> RunResult:
+    """Write the files of another machine into the run's folder here; return the result."""
     folder = run.folder.path
     for name, content in delivery.files.items():
         write_atomically(folder / name, content)
     if delivery.record is not None:
         clear_failure(folder)
-    return Outcome(run, delivery.record, delivery.failure)
+    return RunResult(run, delivery.record, delivery.failure)
 
 
 class Cluster:
-    """Machines that Ray reaches.
+    """A Ray cluster.
 
     Args:
-        address: of a running cluster; without it that of ``RAY_ADDRESS``, and without that a Ray
-            that is started here and ends with the runs.
-        jobs: runs at a time in a Ray that is started here; 1 for as many as there are cores.
+        address: of a running cluster; by default ``RAY_ADDRESS``, and if that is not set, a local
+            Ray is started and shut down after the runs.
+        jobs: runs at a time in a local Ray; 1 means one per core.
 
     Raises:
-        TrActValueError: ``jobs`` with a cluster that is there already, or under torchrun.
+        TrActValueError: ``jobs`` is given for a running cluster, or this is one of several ranks.
         TrActError: Ray is not installed.
     """
 
@@ -137,40 +137,42 @@ class Cluster:
         self.address, self.jobs = address or os.environ.get("RAY_ADDRESS") or "local", jobs
         if jobs < 1 or (jobs > 1 and self.address != "local"):
             raise TrActValueError(
-                f"--jobs takes a positive number, and none with a cluster, which does as many runs "
-                f"as it has cores for; got {jobs}."
+                f"--jobs takes a positive number, and only 1 with a running cluster, which does as "
+                f"many runs at a time as it has cores; got {jobs}."
             )
         if count_ranks() > 1:
-            raise TrActValueError("--on ray is for one process; under torchrun all do one run.")
+            raise TrActValueError(
+                "--on ray does not work under torchrun, where all ranks do one run."
+            )
         try:
             self.ray: Any = importlib.import_module("ray")
         except ModuleNotFoundError as error:
             raise TrActError(
-                "--on ray needs the package 'ray', which comes with the extra 'ray': "
+                "--on ray needs the package 'ray', which is in the extra 'ray': "
                 "pip install 'trainact[ray]'"
             ) from error
 
-    def run_all(self, runs: Sequence[PlannedRun], display: Display) -> list[Outcome]:
-        """Do all runs that have no record here; a run that fails does not stop the others.
+    def run_all(self, runs: Sequence[PlannedRun], display: Display) -> list[RunResult]:
+        """Do all runs that have no record; a run that fails does not stop the others.
 
         Raises:
             TrActError: the cluster cannot be reached.
         """
         placed = {run.name: run._replace(root=run.root.resolve()) for run in runs}
-        outcomes: dict[str, Outcome] = {}
+        results: dict[str, RunResult] = {}
         with display.open([(run.name, run.recipe.schedule.epochs) for run in runs]):
             for name, run in placed.items():
-                ended = take_ended(run, display, _load)
-                if ended is not None:
-                    outcomes[name] = ended
-            left = {name: run for name, run in placed.items() if name not in outcomes}
+                done = reuse_record(run, display, _load)
+                if done is not None:
+                    results[name] = done
+            left = {name: run for name, run in placed.items() if name not in results}
             if left:
                 self._connect()
                 try:
-                    outcomes |= self._give_out(left, display)
+                    results |= self._submit(left, display)
                 finally:
                     self.ray.shutdown()
-        return [outcomes[run.name] for run in runs]
+        return [results[run.name] for run in runs]
 
     def _connect(self) -> None:
         options: dict[str, Any] = {"address": self.address, "log_to_driver": False}
@@ -182,9 +184,9 @@ class Cluster:
         except (OSError, ValueError, RuntimeError) as error:
             raise TrActError(f"Ray at {self.address!r} cannot be used: {error}") from error
 
-    def _give_out(self, runs: dict[str, PlannedRun], display: Display) -> dict[str, Outcome]:
-        """Give every run to the cluster, show the news, and store what comes back."""
-        ray, outcomes = self.ray, {}
+    def _submit(self, runs: dict[str, PlannedRun], display: Display) -> dict[str, RunResult]:
+        """Submit every run to the cluster, show the events, and store the results."""
+        ray, results = self.ray, {}
         mailbox = ray.remote(num_cpus=0, max_restarts=-1)(Mailbox).remote()
         root = next(iter(runs.values())).root
         marker = root / f".seen-from-{uuid.uuid4().hex}"
@@ -194,35 +196,35 @@ class Cluster:
             pending = {}
             for name, run in runs.items():
                 gpus = int(has_gpus and run.recipe.run.device.split(":")[0] in ("auto", "cuda"))
-                task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(carry_out)
+                task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(do_task)
                 pending[task.remote(run, marker, mailbox)] = name
             while pending:
-                ready, _ = ray.wait(list(pending), timeout=SECONDS_BETWEEN_NEWS)
-                self._tell_news(mailbox, display, set(pending.values()))
+                ready, _ = ray.wait(list(pending), timeout=SECONDS_BETWEEN_EVENTS)
+                self._show_events(mailbox, display, set(pending.values()))
                 for reference in ready:
                     name = pending.pop(reference)
-                    outcome = outcomes[name] = self._receive(runs[name], reference)
-                    kind: Any = "failed" if outcome.failure is not None else "end"
-                    news = Event(kind, text=outcome.failure or "", record=outcome.record)
-                    display.tell(name, news)
+                    result = results[name] = self._receive(runs[name], reference)
+                    kind: Any = "failed" if result.failure is not None else "end"
+                    event = Event(kind, text=result.failure or "", record=result.record)
+                    display.show(name, event)
         finally:
             marker.unlink(missing_ok=True)
-        return outcomes
+        return results
 
-    def _tell_news(self, mailbox: Any, display: Display, going_on: set[str]) -> None:
+    def _show_events(self, mailbox: Any, display: Display, pending: set[str]) -> None:
         try:
-            letters = self.ray.get(mailbox.take.remote())
-        except self.ray.exceptions.RayError:  # it died with its machine, and is started again
+            events = self.ray.get(mailbox.take.remote())
+        except self.ray.exceptions.RayError:  # it died with its machine and is restarted
             return
-        for name, line in letters:
-            if name in going_on:
-                display.tell(name, read_event(line))
+        for name, line in events:
+            if name in pending:
+                display.show(name, read_event(line))
 
-    def _receive(self, run: PlannedRun, reference: Any) -> Outcome:
+    def _receive(self, run: PlannedRun, reference: Any) -> RunResult:
         try:
             delivery: Delivery = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
-            failure = f"the machine did not end it: {type(error).__name__}: {error}"
+            failure = f"the task died: {type(error).__name__}: {error}"
             write_failure(run.folder.path, failure)
-            return Outcome(run, None, failure.splitlines()[0])
+            return RunResult(run, None, failure.splitlines()[0])
         return store(run, delivery)

@@ -1,4 +1,4 @@
-"""Many runs: one after another in this process, or side by side in processes of their own."""
+"""Many runs: one after another in this process, or side by side in several processes."""
 
 import concurrent.futures
 import functools
@@ -18,31 +18,30 @@ import torch
 
 from trainact.errors import TrActError, TrActValueError
 from trainact.lab.data import load_data
-from trainact.lab.data.images import ImageData
 from trainact.lab.files import StorageError
 from trainact.lab.ranks import count_ranks, is_first_rank
 from trainact.lab.recipes.recipe import DataFields, Recipe
 from trainact.lab.recipes.recipe_file import read_recipe, write_recipe
 from trainact.lab.records.events import Event, Report, read_event, write_event
 from trainact.lab.records.failures import write_failure
+from trainact.lab.running.display import Display
 from trainact.lab.running.plan import PlannedRun
-from trainact.lab.running.progress import Display
 from trainact.lab.training.inputs import check_inputs
 from trainact.lab.training.interruption import STOPPING, RunInterrupted, take_term_as_interrupt
 from trainact.lab.training.tasks import find_session
 from trainact.lab.training.train import train
 
-__all__ = ["Outcome", "do_run", "remember", "run_all", "take_ended"]
+__all__ = ["RunResult", "cache_data", "do_run", "reuse_record", "run_all"]
 
 SAVED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+"""Exit codes of a process that a signal stopped after it saved its run."""
 STOPPED = (*SAVED, -signal.SIGINT, -signal.SIGTERM)
-"""Codes of a process that ended because it was told to; the first two after it saved its run."""
 LINES_KEPT = 1000
-"""How much of what a run's process says on standard error is kept, for the file of its failure."""
+"""Lines of a process's standard error that are kept for the file of its failure."""
 
 
-class Outcome(NamedTuple):
-    """How a run ended: with a record, or with a reason why there is none."""
+class RunResult(NamedTuple):
+    """The result of a run: a record, or the reason why there is none."""
 
     run: PlannedRun
     record: dict[str, Any] | None
@@ -54,30 +53,35 @@ class Outcome(NamedTuple):
         return self.run.recipe
 
 
-def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[Outcome]:
-    """Do all runs; a run that fails does not stop the others.
+def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[RunResult]:
+    """Do all runs and return their results in the same order.
+
+    A run that fails does not stop the others.
 
     Args:
-        runs: in the order of the outcomes.
-        jobs: how many at a time; more than one take a process and their share of the cores each.
-        display: shows how they come along.
+        runs: the runs.
+        jobs: how many run at a time; with more than one, each has its own process and an equal
+            share of the threads.
+        display: shows the progress.
 
     Raises:
-        TrActError: ``jobs`` is not positive, or more than one under torchrun; there is no such data
-            or model.
+        TrActError: ``jobs`` is not positive, or more than one under torchrun; the data or the model
+            of all runs cannot be loaded.
     """
     if jobs < 1:
         raise TrActValueError(f"--jobs takes a positive number; got {jobs}.")
     if jobs > 1 and count_ranks() > 1:
-        raise TrActValueError("--jobs is for one process; under torchrun all ranks do one run.")
-    load = remember(load_data)
+        raise TrActValueError(
+            f"--jobs must be 1 under torchrun, where all ranks do one run; got {jobs}."
+        )
+    load = cache_data(load_data)
     left = [run.recipe for run in runs if not run.folder.record_path.exists()]
     if left and all(recipe.model == left[0].model for recipe in left):
         data = load(left[0].data)
-        find_session(data).build(left[0], data)  # what is wrong with all runs is told once
+        find_session(data).build(left[0], data)  # an error that all runs share is raised once
     with display.open([(run.name, run.recipe.schedule.epochs) for run in runs]):
         if jobs == 1:
-            return [do_run(run, functools.partial(display.tell, run.name), load) for run in runs]
+            return [do_run(run, functools.partial(display.show, run.name), load) for run in runs]
         with take_term_as_interrupt(), concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             children = _Children(jobs, display, load)
             try:
@@ -87,8 +91,8 @@ def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[Out
                 raise
 
 
-def remember(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with a memory for two data sets, which threads wait for."""
+def cache_data(load: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``load`` with a cache of two data sets; threads wait for one that is being loaded."""
     lock, cached = threading.Lock(), functools.lru_cache(maxsize=2)(load)
 
     def load_once(fields: DataFields) -> Any:
@@ -98,18 +102,18 @@ def remember(load: Callable[..., Any]) -> Callable[..., Any]:
     return load_once
 
 
-def do_run(run: PlannedRun, report: Report, load: Callable[..., ImageData]) -> Outcome:
-    """Do a run in this process; where it fails, write why into its folder.
+def do_run(run: PlannedRun, report: Report, load: Callable[..., Any]) -> RunResult:
+    """Do a run in this process; if it fails, write the reason into its folder.
 
     Raises:
-        StorageError: the disk is full: the next run would meet the same.
-        Exception: any, under torchrun, where the other ranks would wait for this one.
+        StorageError: the disk is full, so the next run would fail too.
+        Exception: any error under torchrun, where the other ranks would wait for this one.
     """
     folder, trace = run.folder.path, ""
     cause: Exception
     try:
         record = train(run.recipe, run.root, report, load)
-        return Outcome(run, record, None)
+        return RunResult(run, record, None)
     except StorageError:
         raise
     except TrActError as error:
@@ -120,27 +124,27 @@ def do_run(run: PlannedRun, report: Report, load: Callable[..., ImageData]) -> O
     path = write_failure(folder, failure, trace) if is_first_rank() else None
     if count_ranks() > 1:
         raise cause
-    failure += f" (the whole trace is in {path})" if trace else ""
+    failure += f" (the traceback is in {path})" if trace else ""
     report(Event("failed", text=failure))
-    return Outcome(run, None, failure)
+    return RunResult(run, None, failure)
 
 
-def take_ended(run: PlannedRun, display: Display, load: Callable[..., Any]) -> Outcome | None:
-    """Return the outcome of a run that has its record, told to the display; otherwise None."""
+def reuse_record(run: PlannedRun, display: Display, load: Callable[..., Any]) -> RunResult | None:
+    """Return and show the result of a run that has its record; return None if it has none."""
     record = run.find_record()
     if record is None:
         return None
     try:
         check_inputs(record, run.recipe, load)
     except TrActError as error:
-        display.tell(run.name, Event("failed", text=str(error)))
-        return Outcome(run, None, str(error))
-    display.tell(run.name, Event("end", record=record))
-    return Outcome(run, record, None)
+        display.show(run.name, Event("failed", text=str(error)))
+        return RunResult(run, None, str(error))
+    display.show(run.name, Event("end", record=record))
+    return RunResult(run, record, None)
 
 
 class _Children:
-    """Processes that do one run each and tell of it line by line."""
+    """Processes that do one run each and write its events line by line to standard output."""
 
     def __init__(self, jobs: int, display: Display, load: Callable[..., Any]) -> None:
         self.display, self.load = display, load
@@ -149,9 +153,9 @@ class _Children:
         self.running: set[subprocess.Popen[str]] = set()
         self.stopped = False
 
-    def run(self, run: PlannedRun) -> Outcome:
-        """Do a run in a new process; what it says is shown, and how it ends is returned."""
-        ended = None if self.stopped else take_ended(run, self.display, self.load)
+    def run(self, run: PlannedRun) -> RunResult:
+        """Do a run in a new process; show its events and return its result."""
+        ended = None if self.stopped else reuse_record(run, self.display, self.load)
         if ended is not None:
             return ended
         with tempfile.TemporaryDirectory() as folder:
@@ -160,7 +164,7 @@ class _Children:
             environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
             with self.lock:
                 if self.stopped:
-                    return Outcome(run, None, "stopped before it began")
+                    return RunResult(run, None, "stopped before it started")
                 process = subprocess.Popen(
                     [sys.executable, "-m", "trainact.lab.running.runner", str(file), str(run.root)],
                     stdout=subprocess.PIPE,
@@ -172,38 +176,38 @@ class _Children:
                 self.running.add(process)
             return self._follow(run, process)
 
-    def _follow(self, run: PlannedRun, process: "subprocess.Popen[str]") -> Outcome:
+    def _follow(self, run: PlannedRun, process: "subprocess.Popen[str]") -> RunResult:
         assert process.stdout is not None
         assert process.stderr is not None
         record, failure = None, None
-        said: deque[str] = deque(maxlen=LINES_KEPT)
-        reader = threading.Thread(target=lambda: said.extend(process.stderr or []), daemon=True)
+        lines: deque[str] = deque(maxlen=LINES_KEPT)
+        reader = threading.Thread(target=lambda: lines.extend(process.stderr or []), daemon=True)
         reader.start()
         with process.stdout, process.stderr:
             for line in process.stdout:
-                if not line.endswith("\n"):  # it was killed while it wrote
+                if not line.endswith("\n"):  # it was killed while writing
                     break
                 event = read_event(line)
                 record = event.record or record
                 failure = event.text if event.kind == "failed" else failure
-                self.display.tell(run.name, event)
+                self.display.show(run.name, event)
             code = process.wait()
             reader.join()
         with self.lock:
             self.running.discard(process)
         if record is None and failure is None:
-            last = said[-1].strip() if said else "it said nothing"
+            last = lines[-1].strip() if lines else "it printed nothing"
             failure = f"its process ended with code {code}: {last}"
             if self.stopped or code in STOPPED:
                 failure = "stopped" + (", and saved" if code in SAVED else "")
-                self.display.tell(run.name, Event("note", text=failure))
+                self.display.show(run.name, Event("note", text=failure))
             else:
-                write_failure(run.folder.path, failure, "".join(said))
-                self.display.tell(run.name, Event("failed", text=failure))
-        return Outcome(run, record, failure)
+                write_failure(run.folder.path, failure, "".join(lines))
+                self.display.show(run.name, Event("failed", text=failure))
+        return RunResult(run, record, failure)
 
     def stop(self) -> None:
-        """End all processes, once their runs are saved."""
+        """Ask all processes to save their runs and stop."""
         with self.lock:
             self.stopped = True
             if self.running:
@@ -213,7 +217,7 @@ class _Children:
 
 
 def _main(file: str, root: str) -> int:
-    """Do the run of a recipe file and write its events to standard output, for the parent to read.
+    """Do the run of a recipe file and write its events to standard output, which the parent reads.
 
     What a network or a library prints goes to standard error.
     """
@@ -223,18 +227,18 @@ def _main(file: str, root: str) -> int:
     def report(event: Event) -> None:
         try:
             print(write_event(event), file=events, flush=True)
-        except BrokenPipeError:  # the parent has gone: stop here, the checkpoint stays
+        except BrokenPipeError:  # the parent is gone: stop here, the checkpoint is kept
             os._exit(3)
 
     run = PlannedRun(read_recipe(Path(file)), Path(root))
     try:
-        outcome = do_run(run, report, load_data)
+        result = do_run(run, report, load_data)
     except TrActError as error:
         report(Event("failed", text=str(error)))
         return 1
     except RunInterrupted as error:
         return error.code
-    return 0 if outcome.failure is None else 1
+    return 0 if result.failure is None else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How runs come along: bars on a terminal, lines elsewhere."""
+"""Progress of runs on standard error: bars in a terminal, lines elsewhere."""
 
 import contextlib
 import sys
@@ -14,38 +14,38 @@ from trainact.lab.records.events import Event
 
 __all__ = ["Bars", "Display", "Lines", "Silence", "choose_display"]
 
-Work = Sequence[tuple[str, int]]
+NamesAndEpochs = Sequence[tuple[str, int]]
 
 
 class Display(Protocol):
-    """Shows runs; may be told of several at once, from several threads."""
+    """Shows the progress of several runs; methods may be called from several threads."""
 
-    def open(self, runs: Work) -> contextlib.AbstractContextManager[None]:
-        """Show runs, given as (name, epochs), as long as the context is open."""
+    def open(self, runs: NamesAndEpochs) -> contextlib.AbstractContextManager[None]:
+        """Show runs, given as (name, epochs), while the context is open."""
         ...
 
-    def tell(self, name: str, event: Event) -> None:
-        """Show news of a run."""
+    def show(self, name: str, event: Event) -> None:
+        """Show an event of a run."""
         ...
 
 
 def choose_display() -> Display:
-    """Return bars where standard error is a terminal, lines where it is not."""
+    """Return bars if standard error is a terminal, lines otherwise."""
     return Bars() if sys.stderr.isatty() else Lines()
 
 
 class _Clock:
-    """How much is done, and how long the rest takes at the pace so far."""
+    """Counts finished epochs and estimates the time left."""
 
-    def __init__(self, runs: Work) -> None:
+    def __init__(self, runs: NamesAndEpochs) -> None:
         self.total = sum(epochs for _, epochs in runs)
         self.epochs = dict(runs)
         self.done: dict[str, float] = {}
         self.began: dict[str, float] = {}
         self.started = time.monotonic()
 
-    def note(self, name: str, event: Event) -> None:
-        """Take in how far a run has come; what it brought along from earlier took no time now."""
+    def update(self, name: str, event: Event) -> None:
+        """Record how far a run is; epochs of an earlier process do not count as time spent."""
         if event.kind in ("step", "epoch"):
             at = event.epoch + event.part
             self.began.setdefault(name, max(at - 1, 0) if event.kind == "epoch" else event.epoch)
@@ -56,11 +56,11 @@ class _Clock:
 
     @property
     def part(self) -> float:
-        """Return how much is done, from 0 to 1."""
+        """Return the finished part of all epochs, from 0 to 1."""
         return sum(self.done.values()) / self.total
 
-    def tell_left(self) -> str:
-        """Return the time left, in words."""
+    def format_time_left(self) -> str:
+        """Return the estimated time left, or an empty string before there is an estimate."""
         fresh = sum(at - self.began[name] for name, at in self.done.items())
         left = self.total - sum(self.done.values())
         if fresh <= 0:
@@ -69,7 +69,7 @@ class _Clock:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a duration as a person says it.
+    """Return a rounded duration with its unit.
 
     >>> format_seconds(42), format_seconds(170), format_seconds(7300)
     ('42 s', '3 min', '2.0 h')
@@ -80,30 +80,30 @@ def format_seconds(seconds: float) -> str:
 
 
 class Lines:
-    """One line an epoch, for logs."""
+    """Prints one line per epoch, for logs."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
 
     @contextlib.contextmanager
-    def open(self, runs: Work) -> Iterator[None]:
-        """Begin to count."""
+    def open(self, runs: NamesAndEpochs) -> Iterator[None]:
+        """Start the clock."""
         self.clock = _Clock(runs)
         yield
 
-    def tell(self, name: str, event: Event) -> None:
-        """Print what is news."""
+    def show(self, name: str, event: Event) -> None:
+        """Print the event, unless it is a step."""
         with self.lock:
-            self.clock.note(name, event)
+            self.clock.update(name, event)
             text = describe(event)
             if text:
-                left = self.clock.tell_left() if event.kind == "epoch" else ""
-                shown = f"{name}: {text}" + (f", {left} in all" if left else "")
+                left = self.clock.format_time_left() if event.kind == "epoch" else ""
+                shown = f"{name}: {text}" + (f", {left} for all runs" if left else "")
                 print(shown, file=sys.stderr, flush=True)
 
 
 def describe(event: Event) -> str:
-    """Return news in words; nothing for a step."""
+    """Return the text of an event; empty for a step and for a run that ended well."""
     match event.kind:
         case "epoch":
             return (
@@ -120,15 +120,15 @@ def describe(event: Event) -> str:
 
 
 class Bars:
-    """A bar for everything and one for each run that goes on."""
+    """Shows a bar for all runs together and one for each active run."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)
         self.lock = threading.Lock()
 
     @contextlib.contextmanager
-    def open(self, runs: Work) -> Iterator[None]:
-        """Show the bars."""
+    def open(self, runs: NamesAndEpochs) -> Iterator[None]:
+        """Show the bars while the context is open."""
         self.clock = _Clock(runs)
         self.tasks: dict[str, TaskID] = {}
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[news]}"))
@@ -136,10 +136,10 @@ class Bars:
             self.whole = self.bars.add_task(f"{len(runs)} runs", total=1.0, news="")
             yield
 
-    def tell(self, name: str, event: Event) -> None:
+    def show(self, name: str, event: Event) -> None:
         """Move the run's bar; remove it when the run has ended."""
         with self.lock:
-            self.clock.note(name, event)
+            self.clock.update(name, event)
             if event.kind in ("step", "epoch"):
                 if name not in self.tasks:
                     self.tasks[name] = self.bars.add_task(name, total=event.epochs, news="")
@@ -151,18 +151,19 @@ class Bars:
                 self.bars.remove_task(self.tasks.pop(name))
             if event.kind in ("note", "failed") or (event.kind == "end" and describe(event)):
                 self.bars.console.print(f"{name}: {describe(event)}", markup=False)
-            self.bars.update(self.whole, completed=self.clock.part, news=self.clock.tell_left())
+            left = self.clock.format_time_left()
+            self.bars.update(self.whole, completed=self.clock.part, news=left)
 
 
 class Silence:
-    """Shows nothing: for ranks other than the first."""
+    """Shows nothing; for all ranks but the first."""
 
     @contextlib.contextmanager
-    def open(self, runs: Work) -> Iterator[None]:
+    def open(self, runs: NamesAndEpochs) -> Iterator[None]:
         """Do nothing."""
         del runs
         yield
 
-    def tell(self, name: str, event: Event) -> None:
+    def show(self, name: str, event: Event) -> None:
         """Do nothing."""
         del name, event
