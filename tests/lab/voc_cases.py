@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from trainact.lab.data.pictures import tensor_to_picture
+from trainact.lab.data.decoding import tensor_to_picture
 from trainact.lab.recipes.recipe import Recipe, change_recipe
 
 SMALL: dict[str, Any] = {

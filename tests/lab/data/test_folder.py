@@ -9,7 +9,7 @@ from PIL import Image
 
 from data_cases import encode, write_folder
 from trainact.lab.data import DataError, ImageStream, ImageTensor, load_data
-from trainact.lab.data.pictures import fit_picture
+from trainact.lab.data.decoding import fit_picture
 from trainact.lab.recipes.recipe import DataFields
 from trainact.lab.torchvision_import import import_torchvision
 
@@ -46,15 +46,15 @@ def test_the_test_folder_goes_before_the_validation_folder_if_it_has_classes(tmp
 
 
 @pytest.mark.parametrize("inner", ["", "train/"])
-def test_without_a_test_folder_a_fifth_of_each_class_is_kept_for_testing(tmp_path, capsys, inner):
+def test_without_a_test_folder_a_fifth_of_each_class_is_kept_for_testing(tmp_path, caplog, inner):
     root = write_folder(tmp_path / "set", {f"{inner}a": 50, f"{inner}b": 10, f"{inner}c": 2})
     data = stream(root)
     assert data.train.labels.bincount().tolist() == [40, 8, 1]
     assert data.test.labels.bincount().tolist() == [10, 2, 1]
     assert not set(data.train.items) & set(data.test.items)
-    said = capsys.readouterr().err
+    said = caplog.text
     assert (
-        "has no test images in folders of classes: a fifth of each class, 13 images, is for testing"
+        "has no test images in class folders: a fifth of each class, 13 images, is used for testing"
         in said
     )
     again = stream(root)
@@ -69,10 +69,21 @@ def test_validation_images_that_are_not_sorted_into_classes_are_refused(tmp_path
         load(root)
 
 
-def test_a_flat_test_folder_is_left_alone(tmp_path, capsys):
+def test_a_flat_test_folder_is_left_alone(tmp_path, caplog):
     root = write_folder(tmp_path / "set", {"train/a": 5, "train/b": 5, "test": 6})
     assert {item.split("/")[0] for item in stream(root).test.items} == {"train"}
-    assert "has no test images in folders of classes" in capsys.readouterr().err
+    assert "has no test images in class folders" in caplog.text
+
+
+def test_messages_go_to_the_given_function_alone(tmp_path, caplog, capfd):
+    root = write_folder(tmp_path / "set", {"train/a": 5, "train/b": 5, "test/a": 1, "val/a": 1})
+    notes = []
+    load_data(DataFields(name=str(root)), notes.append)
+    assert len(notes) == 2
+    assert f"{root / 'test'} lacks 1 of 2 classes, such as 'b'" in notes[0]
+    assert f"{root}: val is not used" in notes[1]
+    assert not caplog.text
+    assert not any(capfd.readouterr())
 
 
 def test_archives_beside_the_folders_do_not_hide_them(tmp_path):
@@ -277,10 +288,10 @@ def test_a_test_class_without_training_images_is_named(tmp_path):
         load(root)
 
 
-def test_a_training_class_without_test_images_is_told(tmp_path, capsys):
+def test_a_training_class_without_test_images_is_reported(tmp_path, caplog):
     root = write_folder(tmp_path / "set", {"train/a": 2, "train/b": 1, "test/a": 1})
     load(root)
-    assert "lacks 1 of 2 classes ('b' first): they are trained, but not" in capsys.readouterr().err
+    assert "lacks 1 of 2 classes, such as 'b': they are trained on, but not" in caplog.text
 
 
 def test_one_class_is_refused(tmp_path):

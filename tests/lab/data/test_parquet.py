@@ -46,11 +46,11 @@ def test_files_of_several_parts_are_joined_in_order(tmp_path):
     assert data.classes == ("0", "1", "2")
 
 
-def test_a_file_is_of_the_split_whose_whole_name_it_begins_with(tmp_path, capsys):
+def test_a_file_is_of_the_split_whose_whole_name_it_begins_with(tmp_path, caplog):
     tables = {"train-0": make_table(TRAIN), "validation-0": make_table(TEST)}
     data = load(write_parquet(tmp_path, {**tables, "trainval": make_table(TEST)}))
     assert (len(data.train), len(data.test)) == (len(TRAIN), len(TEST))
-    assert "not used" not in capsys.readouterr().err
+    assert "not used" not in caplog.text
 
 
 def test_a_column_of_bare_bytes_and_other_columns_are_understood(tmp_path):

@@ -16,8 +16,8 @@ from torch import Tensor
 from data_cases import write_folder
 from trainact.errors import TrActValueError
 from trainact.lab.data import load_data
+from trainact.lab.data.decoding import open_picture, picture_to_tensor
 from trainact.lab.data.images import DataError, ImageStream
-from trainact.lab.data.pictures import open_picture, picture_to_tensor
 from trainact.lab.randomness import capture_states, mix
 from trainact.lab.recipes.recipe import DataFields
 from trainact.lab.torchvision_import import import_torchvision

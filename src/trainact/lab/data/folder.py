@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Any
 
 import torch
 
-from trainact.lab.data.images import DataError, ImageStream
-from trainact.lab.data.pictures import open_picture
-from trainact.lab.data.selection import Parts, tell_unused
+from trainact.lab.data.decoding import open_picture
+from trainact.lab.data.images import DataError, ImageStream, Note
+from trainact.lab.data.selection import Parts, note_unused
 
 __all__ = ["FolderReader", "has_classes", "read_folder"]
 
@@ -44,7 +43,7 @@ class FolderReader:
             raise DataError(f"{self.root / name} cannot be read ({error.strerror}).") from error
 
 
-def read_folder(root: Path) -> Parts:
+def read_folder(root: Path, note: Note) -> Parts:
     """Return the images of ``ROOT/train/CLASS`` and ``ROOT/test/CLASS``, or of ``ROOT/CLASS``.
 
     The test images lie in the first folder of `TEST_FOLDERS` that has folders of classes. If there
@@ -60,13 +59,14 @@ def read_folder(root: Path) -> Parts:
     if top and set(top) <= set(TEST_FOLDERS):
         raise DataError(f"{root} has {' and '.join(top)}, but no folder 'train' to train on.")
     if "train" not in top:
-        return _make_parts(root, *_split(root, _list_files(root, root)))
+        return _make_parts(root, *_split(root, _list_files(root, root), note))
     train = _list_files(root, root / "train")
     for name in TEST_FOLDERS:
         if name in top and _list_folders(root / name):
             test = _list_files(root, root / name)
-            _check_classes(train, test, root / name)
-            tell_unused([other for other in TEST_FOLDERS if other != name and other in top], root)
+            _check_classes(train, test, root / name, note)
+            unused = [other for other in TEST_FOLDERS if other != name and other in top]
+            note_unused(unused, root, note)
             return _make_parts(root, train, test)
     for name in TEST_FOLDERS[1:]:  # a flat test folder is usual where its labels are kept secret
         if name in top and (loose := sum(1 for _ in _walk(root / name))):
@@ -75,7 +75,7 @@ def read_folder(root: Path) -> Parts:
                 f"says what they show. Sort them into {root / name}/CLASS/*, with the names that "
                 "the classes have in train, or move them away, to test on a fifth of train."
             )
-    return _make_parts(root, *_split(root / "train", train))
+    return _make_parts(root, *_split(root / "train", train, note))
 
 
 def has_classes(folder: Path) -> bool:
@@ -121,7 +121,7 @@ def _walk(folder: Path) -> Iterator[Path]:
                 yield Path(place, name)
 
 
-def _split(folder: Path, files: Files) -> tuple[Files, Files]:
+def _split(folder: Path, files: Files, note: Note) -> tuple[Files, Files]:
     """Return four fifths and one fifth of the images of each class."""
     train: Files = {}
     test: Files = {}
@@ -130,15 +130,14 @@ def _split(folder: Path, files: Files) -> tuple[Files, Files]:
         num_test = min(max(round(len(found) / 5), 1), len(found) - 1)
         test[name] = sorted(shuffled[:num_test])
         train[name] = sorted(shuffled[num_test:])
-    print(
-        f"{folder} has no test images in folders of classes: a fifth of each class, "
-        f"{sum(map(len, test.values()))} images, is for testing and never trained on.",
-        file=sys.stderr,
+    note(
+        f"{folder} has no test images in class folders: a fifth of each class, "
+        f"{sum(map(len, test.values()))} images, is used for testing and never trained on."
     )
     return train, test
 
 
-def _check_classes(train: Files, test: Files, folder: Path) -> None:
+def _check_classes(train: Files, test: Files, folder: Path, note: Note) -> None:
     """Refuse test classes without training images; tell of training classes without test images."""
     for name in test:
         if name not in train:
@@ -148,10 +147,9 @@ def _check_classes(train: Files, test: Files, folder: Path) -> None:
             )
     missing = [name for name in train if name not in test]
     if missing:
-        print(
-            f"{folder} lacks {len(missing)} of {len(train)} classes ({missing[0]!r} first): they "
-            "are trained, but not tested.",
-            file=sys.stderr,
+        note(
+            f"{folder} lacks {len(missing)} of {len(train)} classes, such as {missing[0]!r}: they "
+            "are trained on, but not tested."
         )
 
 

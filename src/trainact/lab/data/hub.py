@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from trainact.lab.data.images import DataError
+from trainact.lab.data.images import DataError, Note
 from trainact.lab.data.parquet import parts_from_tables
 from trainact.lab.data.selection import Parts
 
@@ -14,13 +14,13 @@ __all__ = ["load_from_hub"]
 SECONDS = 10  # to wait for the hub's first answer
 
 
-def load_from_hub(name: str) -> Parts:
+def load_from_hub(name: str, note: Note) -> Parts:
     """Return the images of the hub's data set ``owner/name``, fetched or from the hub's own cache.
 
     Raises:
         DataError: the hub does not answer, or has no such images; the reason stands in one line.
     """
-    return parts_from_tables(name, _load_tables(name), f"the hub's {name}")
+    return parts_from_tables(name, _load_tables(name), f"the hub's {name}", note)
 
 
 def _load_tables(name: str) -> dict[str, Callable[[], Any]]:

@@ -1,5 +1,6 @@
 """Images with labels: all in memory as one tensor, or read one by one."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -9,7 +10,20 @@ from torch import Tensor
 
 from trainact.errors import TrActValueError
 
-__all__ = ["DataError", "ImageData", "ImageStream", "ImageTensor", "Images", "Standard"]
+__all__ = [
+    "DataError",
+    "ImageData",
+    "ImageStream",
+    "ImageTensor",
+    "Images",
+    "Note",
+    "Standard",
+    "compute_fingerprint",
+    "hash_tensor",
+]
+
+Note = Callable[[str], None]
+"""Receives one message for the user, such as a display or a logger."""
 
 
 class DataError(TrActValueError):
@@ -105,3 +119,28 @@ class Standard(NamedTuple):
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+
+def compute_fingerprint(train: Images, test: Images) -> str:
+    """Return the hexadecimal SHA-256 of both parts: images, labels and order.
+
+    Images in memory count with all their bytes; a stream counts with the name and the encoded size
+    of each image, which its reader's ``describe`` tells: reading all would take as long as an
+    epoch.
+    """
+    total = hashlib.sha256()
+    for images in (train, test):
+        if isinstance(images, ImageTensor):
+            total.update(repr(tuple(images.images.shape)).encode())
+            total.update(hash_tensor(images.images).encode())
+        else:
+            for item in images.items:
+                name, size = images.read.describe(item)  # type: ignore[attr-defined]
+                total.update(f"{name!r} {size}\n".encode())
+        total.update(hash_tensor(images.labels).encode())
+    return total.hexdigest()
+
+
+def hash_tensor(values: Tensor) -> str:
+    """Return the hexadecimal SHA-256 of a tensor's bytes, in the order of its indices."""
+    return hashlib.sha256(values.contiguous().numpy().data).hexdigest()

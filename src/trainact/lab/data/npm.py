@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from trainact.lab.data.decoding import open_picture, picture_to_tensor
 from trainact.lab.data.images import DataError, ImageTensor
-from trainact.lab.data.pictures import open_picture, picture_to_tensor
 
 __all__ = ["PACKAGE", "fetch_package", "is_package", "read_package"]
 

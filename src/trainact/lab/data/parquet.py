@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainact.lab.data.images import DataError, ImageStream
-from trainact.lab.data.pictures import open_picture
-from trainact.lab.data.selection import Parts, tell_unused
+from trainact.lab.data.decoding import open_picture
+from trainact.lab.data.images import DataError, ImageStream, Note
+from trainact.lab.data.selection import Parts, note_unused
 
 __all__ = ["TableReader", "find_parquet", "parts_from_tables", "read_parquet"]
 
@@ -75,21 +75,24 @@ def find_parquet(folder: Path) -> dict[str, list[Path]]:
     return {}
 
 
-def read_parquet(folder: Path, files: Mapping[str, list[Path]]) -> Parts:
+def read_parquet(folder: Path, files: Mapping[str, list[Path]], note: Note) -> Parts:
     """Return the images of a folder's parquet files.
 
     Args:
         folder: names the data set.
         files: those of each split, as `find_parquet` gives them.
+        note: receives messages for the user.
 
     Raises:
         DataError: a file is damaged, or has no images or no labels.
     """
     tables = {split: partial(_read_files, paths) for split, paths in files.items()}
-    return parts_from_tables(folder.resolve().name, tables, str(folder))
+    return parts_from_tables(folder.resolve().name, tables, str(folder), note)
 
 
-def parts_from_tables(name: str, tables: Mapping[str, Callable[[], Any]], origin: str) -> Parts:
+def parts_from_tables(
+    name: str, tables: Mapping[str, Callable[[], Any]], origin: str, note: Note
+) -> Parts:
     """Return the training and the test images of pyarrow tables, made by a function a split.
 
     Test images are those of the first of `TEST_SPLITS` that is there and has labels; the hub keeps
@@ -106,7 +109,8 @@ def parts_from_tables(name: str, tables: Mapping[str, Callable[[], Any]], origin
         if split in tables:
             test = _make_stream(tables[split](), f"{origin}, {split}")
             if bool((test.labels >= 0).any()):
-                tell_unused([s for s in TEST_SPLITS if s != split and s in tables], origin)
+                unused = [s for s in TEST_SPLITS if s != split and s in tables]
+                note_unused(unused, origin, note)
                 return Parts(name, train, test, _name_classes(table, train.labels))
     raise DataError(
         f"{origin} has no labelled split to test on ({', '.join(TEST_SPLITS)}); it has "

@@ -13,8 +13,8 @@ import importlib.util
 import torch
 from torch import Tensor
 
+from trainact.lab.data.decoding import open_picture, picture_to_tensor
 from trainact.lab.data.images import DataError, ImageTensor
-from trainact.lab.data.pictures import open_picture, picture_to_tensor
 
 __all__ = ["CLASSES", "TEST_CROPS", "TRAIN_CROPS", "draw_crops"]
 

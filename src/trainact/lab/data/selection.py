@@ -1,16 +1,15 @@
 """Which images of a data set a run uses: fewer of them, and some held out of training."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from trainact.lab.data.images import DataError, Images
+from trainact.lab.data.images import DataError, Images, Note
 from trainact.lab.recipes.recipe import DataFields
 
-__all__ = ["Parts", "order_by_class", "select_images", "tell_unused"]
+__all__ = ["Parts", "order_by_class", "select_images", "note_unused"]
 
 SEED = 0  # not the run's: all runs of a comparison see the same images
 
@@ -25,13 +24,12 @@ class Parts:
     classes: tuple[str, ...]
 
 
-def tell_unused(splits: Sequence[str], origin: object) -> None:
-    """Say which further parts of a data set are neither trained on nor tested on."""
+def note_unused(splits: Sequence[str], origin: object, note: Note) -> None:
+    """Report the splits of a data set that are used neither for training nor for testing."""
     if splits:
-        print(
+        note(
             f"{origin}: {' and '.join(splits)} {'is' if len(splits) == 1 else 'are'} not used; to "
-            "train on it too, put its images with those of train.",
-            file=sys.stderr,
+            "train on these images too, move them to train."
         )
 
 

@@ -7,7 +7,6 @@ be read by itself, so that shuffling, resuming and sharing over ranks are those 
 import glob
 import itertools
 import re
-import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from trainact.lab.data.images import DataError, ImageStream
-from trainact.lab.data.pictures import open_picture
+from trainact.lab.data.decoding import open_picture
+from trainact.lab.data.images import DataError, ImageStream, Note
 from trainact.lab.data.selection import Parts
 
 __all__ = ["ShardItem", "ShardReader", "expand_braces", "find_shards", "read_shards"]
@@ -104,7 +103,7 @@ def expand_braces(text: str) -> Iterator[str]:
         yield from expand_braces(text[: match.start()] + choice + text[match.end() :])
 
 
-def read_shards(name: str, files: Sequence[Path]) -> Parts:
+def read_shards(name: str, files: Sequence[Path], note: Note) -> Parts:
     """Return the training and test images of shards; their names say of which part they are.
 
     Classes are the numbers from 0 to the largest training label.
@@ -120,7 +119,7 @@ def read_shards(name: str, files: Sequence[Path]) -> Parts:
     classes = tuple(str(label) for label in range(int(train.labels.max()) + 1))
     empty = len(classes) - len(train.labels.unique())
     if empty:
-        print(f"{name}: {empty} of {len(classes)} classes have no image.", file=sys.stderr)
+        note(f"{name}: {empty} of {len(classes)} classes have no training image.")
     return Parts(name, train, test, classes)
 
 

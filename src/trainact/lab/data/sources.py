@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,15 @@ from typing import Any
 from trainact.errors import TrActValueError
 from trainact.lab.data import photos
 from trainact.lab.data.cifar import load_cifar
-from trainact.lab.data.fingerprint import compute_fingerprint
 from trainact.lab.data.folder import has_classes, read_folder
 from trainact.lab.data.hub import load_from_hub
-from trainact.lab.data.images import DataError, ImageData, Images
+from trainact.lab.data.images import (
+    DataError,
+    ImageData,
+    Images,
+    Note,
+    compute_fingerprint,
+)
 from trainact.lab.data.npz import read_npz
 from trainact.lab.data.parquet import find_parquet, read_parquet
 from trainact.lab.data.selection import Parts, select_images
@@ -22,6 +28,7 @@ from trainact.lab.recipes.recipe import DataFields
 
 __all__ = ["COLLECTIONS", "DETECTION", "NAMES", "PLACED", "load_data"]
 
+LOGGER = logging.getLogger("trainact.lab.data")
 COLLECTIONS = ("imagenet", "imagenette", "flowers102", "stanford_cars")
 """Data sets of which recipes speak and which their users have somewhere, in any layout."""
 PLACED = ("cifar10", "cifar100", *COLLECTIONS)
@@ -36,10 +43,13 @@ ACCEPTED = (
 )
 
 
-def load_data(fields: DataFields) -> Any:
-    """Return the data set that ``fields`` name, its images selected and stored as they say.
+def load_data(fields: DataFields, note: Note = LOGGER.warning) -> Any:
+    """Return the data set of ``fields``: an `ImageData`, or for ``voc2007`` a `DetectionData`.
 
-    It is an `ImageData`, or for ``voc2007`` a `DetectionData`.
+    Args:
+        fields: name, place, selection and storage of the images.
+        note: receives messages for the user, such as which source is asked or that a fifth of the
+            images is used for testing. By default they go to the logger ``trainact.lab.data``.
 
     Raises:
         DataError: images are missing, damaged, or not what they should be.
@@ -58,20 +68,20 @@ def load_data(fields: DataFields) -> Any:
         name, classes = "photos", photos.CLASSES
         train, test = _draw_photos(fields)
     else:
-        parts = _find_parts(fields)
+        parts = _find_parts(fields, note)
         name, classes = parts.name, parts.classes
         _check_classes(parts, fields.classes)
         ImageData(name, parts.train, parts.test, classes, "")  # checks all labels
         train, test = select_images(parts, fields)
-    train, test = store_images(train, test, fields)
+    train, test = store_images(train, test, fields, note)
     return ImageData(name, train, test, classes, compute_fingerprint(train, test))
 
 
-def _find_parts(fields: DataFields) -> Parts:
+def _find_parts(fields: DataFields, note: Note) -> Parts:
     """Return the data set that a name, a path or a hub id means, in this order."""
     name = fields.name
     if name in {"cifar10", "cifar100"}:
-        return load_cifar(name, fields.folder)
+        return load_cifar(name, fields.folder, note)
     if name in COLLECTIONS:
         if not fields.folder:
             raise DataError(
@@ -79,18 +89,18 @@ def _find_parts(fields: DataFields) -> Parts:
                 "the command line or data.folder in a recipe: a folder of images "
                 "(PATH/train/CLASS/*), of parquet files or of shards, or a hub id."
             )
-        parts = _find_parts(dataclasses.replace(fields, name=fields.folder, folder=""))
+        parts = _find_parts(dataclasses.replace(fields, name=fields.folder, folder=""), note)
         return dataclasses.replace(parts, name=name)
     if name.startswith("hf:"):
-        return load_from_hub(name.removeprefix("hf:"))
+        return load_from_hub(name.removeprefix("hf:"), note)
     path = Path(name).expanduser()
     if name and path.is_dir():
         if files := find_parquet(path):
-            return read_parquet(path, files)
+            return read_parquet(path, files, note)
         shards = [] if has_classes(path) else find_shards(name)  # archives may lie beside images
-        return read_shards(path.resolve().name, shards) if shards else read_folder(path)
+        return read_shards(path.resolve().name, shards, note) if shards else read_folder(path, note)
     if shards := find_shards(name):
-        return read_shards(shards[0].resolve().parent.name, shards)
+        return read_shards(shards[0].resolve().parent.name, shards, note)
     if path.is_file():
         if path.suffix == ".npz":
             return read_npz(path)
@@ -99,7 +109,7 @@ def _find_parts(fields: DataFields) -> Parts:
         raise DataError(f"data.name: there is no file or folder {path}.")
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         try:
-            return load_from_hub(name)
+            return load_from_hub(name, note)
         except DataError as error:
             raise DataError(f"{error}; a folder of this name is not there either.") from error
     near = difflib.get_close_matches(name.lower(), NAMES, cutoff=0.5)

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,14 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainact.lab.data.images import DataError, Images, ImageStream, ImageTensor
-from trainact.lab.data.pictures import fit_picture, picture_to_tensor, tensor_to_picture
+from trainact.lab.data.decoding import fit_picture, picture_to_tensor, tensor_to_picture
+from trainact.lab.data.images import DataError, Images, ImageStream, ImageTensor, Note
 from trainact.lab.recipes.recipe import DataFields
 
 __all__ = ["TensorReader", "decode_streams", "store_images"]
 
 MEMORY_LIMIT = 2 * 1024**3  # bytes of pixels that are decoded unasked
-CHUNK = 512  # images decoded between two looks at the results
+CHUNK = 512  # images decoded at a time
+REPORT_SECONDS = 10  # between two messages about the progress of decoding
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +40,9 @@ class TensorReader:
         return hashlib.sha256(pixels.data).hexdigest(), pixels.nbytes
 
 
-def store_images(train: Images, test: Images, fields: DataFields) -> tuple[Images, Images]:
+def store_images(
+    train: Images, test: Images, fields: DataFields, note: Note
+) -> tuple[Images, Images]:
     """Return both parts as ``fields.storage`` says, at ``fields.image_size`` if in memory.
 
     With "auto" images go to memory if all their pixels take at most `MEMORY_LIMIT` and no
@@ -53,28 +57,28 @@ def store_images(train: Images, test: Images, fields: DataFields) -> tuple[Image
         storage = "memory" if keep else "stream"
     if storage == "stream":
         return _stream(train), _stream(test)
-    held_train, held_test = _hold([train, test], fields.image_size)
+    held_train, held_test = _hold([train, test], fields.image_size, note)
     _check_shapes(held_train, held_test)
     return held_train, held_test
 
 
-def decode_streams(streams: Sequence[ImageStream], size: int) -> list[ImageTensor]:
+def decode_streams(streams: Sequence[ImageStream], size: int, note: Note) -> list[ImageTensor]:
     """Return all images of each stream, uint8 [N, 3, size, size]; ``size`` 0 is the images' own.
 
     Raises:
         DataError: images cannot be read (all are tried first), or those of a stream differ in size.
     """
     bad: list[DataError] = []
-    decoded = [_decode_stream(stream, size, bad) for stream in streams]
+    decoded = [_decode_stream(stream, size, bad, note) for stream in streams]
     if bad:
         raise DataError(_report_bad(bad, sum(map(len, streams)))) from bad[0].__cause__
     return decoded
 
 
-def _decode_stream(stream: ImageStream, size: int, bad: list[DataError]) -> ImageTensor:
+def _decode_stream(stream: ImageStream, size: int, bad: list[DataError], note: Note) -> ImageTensor:
     """Return the images; to ``bad`` is added why some cannot be read."""
     images = torch.empty((0, 3, size, size), dtype=torch.uint8)
-    with contextlib.closing(_decode_all(stream, size)) as results:
+    with contextlib.closing(_decode_all(stream, size, note)) as results:
         for at, result in enumerate(results):
             if isinstance(result, DataError):
                 bad.append(result)
@@ -87,20 +91,16 @@ def _decode_stream(stream: ImageStream, size: int, bad: list[DataError]) -> Imag
     return ImageTensor(images, stream.labels)
 
 
-def _decode_all(stream: ImageStream, size: int) -> Generator[Tensor | DataError]:
-    """Give the images, or why they cannot be read, in order; threads decode them."""
-    from tqdm import tqdm
-
+def _decode_all(stream: ImageStream, size: int, note: Note) -> Generator[Tensor | DataError]:
+    """Yield each image, or the error of one that cannot be read, in order; threads decode them."""
     decode = partial(_decode, stream.read, size)
-    threads = min(8, os.cpu_count() or 1)
-    with (
-        ThreadPoolExecutor(threads) as pool,
-        tqdm(total=len(stream), desc="decoding images", unit="", delay=2, mininterval=1) as bar,
-    ):
+    reported = time.monotonic()
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for start in range(0, len(stream), CHUNK):
-            chunk = stream.items[start : start + CHUNK]
-            yield from pool.map(decode, chunk)
-            bar.update(len(chunk))
+            if time.monotonic() - reported > REPORT_SECONDS:
+                note(f"decoded {start} of {len(stream)} images")
+                reported = time.monotonic()
+            yield from pool.map(decode, stream.items[start : start + CHUNK])
 
 
 def _decode(read: Any, size: int, item: Any) -> Tensor | DataError:
@@ -148,11 +148,11 @@ def _stream(images: Images) -> ImageStream:
     return ImageStream(TensorReader(images.images), tuple(range(len(images))), images.labels)
 
 
-def _hold(parts: Sequence[Images], size: int) -> list[ImageTensor]:
+def _hold(parts: Sequence[Images], size: int, note: Note) -> list[ImageTensor]:
     """Return all parts in memory; images that are there are brought to the size if need be."""
     if all(isinstance(part, ImageTensor) and _has_size(part, size) for part in parts):
         return [part for part in parts if isinstance(part, ImageTensor)]
-    decoded = decode_streams([_stream(part) for part in parts], size)
+    decoded = decode_streams([_stream(part) for part in parts], size, note)
     for at, part in enumerate(parts):
         if isinstance(part, ImageTensor) and part.images.shape[1] == 1:  # grey stays grey
             decoded[at] = ImageTensor(decoded[at].images[:, :1].contiguous(), part.labels)

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from trainact.errors import TrActValueError
 from trainact.lab.augment.batch import augment, draw_augmentation
 from trainact.lab.augment.single_images import Retoucher
+from trainact.lab.data.decoding import picture_to_tensor
 from trainact.lab.data.images import DataError, ImageStream
-from trainact.lab.data.pictures import picture_to_tensor
 from trainact.lab.randomness import make_generator, mix
 from trainact.lab.recipes.recipe import DataFields
 from trainact.lab.torchvision_import import import_torchvision

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from trainact.lab.data.decoding import picture_to_tensor
 from trainact.lab.data.folder import FolderReader
 from trainact.lab.data.images import DataError
 from trainact.lab.data.objects import AnnotatedImage, Objects
-from trainact.lab.data.pictures import picture_to_tensor
 from trainact.lab.randomness import make_generator
 from trainact.lab.recipes.recipe import DataFields
 from trainact.lab.training.batches import Batches, Place
