@@ -1,11 +1,9 @@
-"""Numbers out of few seeds: spread, paired t intervals, and the first place a curve reaches.
-
-Everything here is a pure function of plain numbers; what they stand for is the caller's business.
-"""
+"""Statistics over few seeds: standard deviation, t interval, bootstrap and crossings of curves."""
 
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy
 import scipy.stats
@@ -20,8 +18,9 @@ __all__ = [
     "resample",
 ]
 
+T = TypeVar("T")
 Point = tuple[float, float]
-"""Where on the axis (epochs), and how high (accuracy in percent)."""
+"""Epochs and accuracy in percent."""
 TOLERANCE = 1e-9
 """Means of the same numbers in another order differ by rounding; they still reach each other."""
 
@@ -54,9 +53,9 @@ def compute_t_interval(
 
 
 def find_in_log(curve: Sequence[Point], target: float) -> float | None:
-    """Return the first epochs at which the curve reaches the target; None where it never does.
+    """Return the first epochs at which the curve reaches the target; None if it never does.
 
-    Between two points the curve is a line over the logarithm of the epochs.
+    Between two points the curve is linear in the logarithm of the epochs.
 
     >>> find_in_log([(10, 60.0), (40, 80.0)], 70.0)
     20.0
@@ -66,7 +65,7 @@ def find_in_log(curve: Sequence[Point], target: float) -> float | None:
 
 
 def find_crossing(curve: Sequence[Point], target: float) -> float | None:
-    """Return the first place at which the curve, linear between points, reaches the target.
+    """Return the first epochs at which the curve, linear between points, reaches the target.
 
     >>> find_crossing([(1, 50.0), (2, 60.0), (3, 80.0)], 70.0)
     2.5
@@ -76,7 +75,7 @@ def find_crossing(curve: Sequence[Point], target: float) -> float | None:
 
 
 def compute_median(values: Sequence[float | None]) -> float | None:
-    """Return the median, where None is later than every number; None where the median is that.
+    """Return the median, where None counts as infinity; None if the median is infinite.
 
     >>> compute_median([3.0, None, 4.0]), compute_median([3.0, None])
     (4.0, None)
@@ -88,21 +87,26 @@ def compute_median(values: Sequence[float | None]) -> float | None:
 
 
 def resample(
-    count: int, compute: Callable[[list[int]], float], resamples: int = 2000, seed: int = 0
-) -> tuple[float, float]:
+    count: int,
+    compute: Callable[[list[int]], T],
+    resamples: int = 2000,
+    seed: int = 0,
+    *,
+    key: Callable[[T], Any] | None = None,
+) -> tuple[T, T]:
     """Return the 2.5 and 97.5 percentiles of ``compute`` over bootstrap resamples of indices.
 
-    They are members of the sample (nearest rank), never between two, so that a value that stands
-    for a bound comes back as that bound.
+    The percentiles are members of the sample (nearest rank), so a result that is a bound stays one.
 
     Args:
-        count: the things to draw from, with replacement, as many again.
-        compute: gets the drawn indices; may return infinities.
-        resamples: how many draws.
-        seed: of the draws; the same seed gives the same answer.
+        count: number of indices to draw from, and of draws with replacement in each resample.
+        compute: takes the drawn indices.
+        resamples: number of resamples.
+        seed: of the draws.
+        key: sort key of the results.
     """
     draws = numpy.random.default_rng(seed).integers(0, count, (resamples, count))
-    values = sorted(compute(draw) for draw in draws.tolist())
+    values: list[Any] = sorted(map(compute, draws.tolist()), key=key)
     return values[_rank(0.025, resamples)], values[_rank(0.975, resamples)]
 
 
@@ -111,7 +115,7 @@ def _rank(share: float, count: int) -> int:
 
 
 def _find_first(curve: Sequence[Point], target: float) -> tuple[float, float, float] | None:
-    """Return the two neighbouring places between which the target is, and the share of the way."""
+    """Return the neighbouring epochs that enclose the target, and its position between, 0 to 1."""
     before: Point | None = None
     for at, height in curve:
         if height >= target - TOLERANCE:

@@ -91,7 +91,7 @@ def test_a_diverged_run_is_listed_and_has_no_accuracy():
     assert answers.summaries[1].diverged == (1,)
     assert answers.summaries[1].seeds == (0, 2)
     assert answers.differences[0].n == 2
-    assert answers.outcomes[4].accuracy is None
+    assert answers.runs[4].accuracy is None
     assert give_verdicts(answers)[1][1].endswith("(2 seeds); diverged with seed 1.")
 
 
@@ -190,15 +190,15 @@ def test_a_record_may_name_another_metric():
         for arm, values in (("plain", [0.1, 0.25]), ("tract-0.1", [0.1, 0.5]))
     ]
     answers = answer(records)
-    assert answers.outcomes[0].accuracies == (10, 25)
+    assert answers.runs[0].accuracies == (10, 25)
     assert answers.differences[0].mean == 25
-    assert {outcome.metric for outcome in answers.outcomes} == {"mAP (11-point)"}
+    assert {run.metric for run in answers.runs} == {"mAP (11-point)"}
 
 
 def test_runs_judged_by_different_metrics_are_refused():
     plain = make_record("plain", 1, 0, 60)
     other = judge_by_precision(make_record("tract-0.1", 1, 0, 60), [0.5])
-    message = r"judged by accuracy and by mAP \(11-point\) cannot be compared"
+    message = r"metrics accuracy and mAP \(11-point\) cannot be compared"
     with pytest.raises(TrActValueError, match=message):
         answer([plain, other])
 
@@ -264,6 +264,6 @@ def test_a_whole_study_has_every_answer():
     assert answers.arms == ["plain", "tract-0.1", "tract-0.2", "lr-10"]
     assert answers.budgets == [5, 10, 20]
     assert len(answers.summaries) == len(answers.crossings) == 12
-    assert len(answers.differences) == len(answers.costs) == 9
+    assert len(answers.differences) == len(answers.time_ratios) == 9
     assert len(answers.speed_ups) == 6
     assert answers.missing == ()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from comparison_records import diverge, make_arms, make_curves, make_record
 from trainact.lab.analysis.answers import answer
-from trainact.lab.analysis.outcomes import read_outcomes
+from trainact.lab.analysis.runs import read_runs
 from trainact.lab.analysis.speedups import Reach, find_speed_ups
 from trainact.lab.report.wording import (
     caution_about_time,
@@ -22,7 +22,7 @@ from trainact.lab.statistics import (
 
 
 def find_only_speed_up(plain, arm, budget):
-    found, missing = find_speed_ups(read_outcomes(make_curves(plain, arm)))
+    found, missing = find_speed_ups(read_runs(make_curves(plain, arm)))
     assert not missing
     return next(item for item in found if item.budget == budget)
 
@@ -103,7 +103,7 @@ def test_a_bootstrap_is_the_same_every_time_and_gives_members_of_the_sample():
 
 def test_only_seeds_that_have_every_run_count():
     records = make_curves({10: [60, 60], 20: [70, 90]}, {10: [65, 0], 20: [75, 0]})
-    found, _ = find_speed_ups(read_outcomes(records[:-1]))
+    found, _ = find_speed_ups(read_runs(records[:-1]))
     assert found[0].seeds == (0,)
     assert found[0].target == 70
 
@@ -111,7 +111,7 @@ def test_only_seeds_that_have_every_run_count():
 def test_a_diverged_run_is_no_point_of_a_curve():
     records = make_curves({10: [60], 20: [70]}, {5: [80], 10: [65], 20: [75]})
     records[2] = diverge(records[2], 4)
-    found, _ = find_speed_ups(read_outcomes(records))
+    found, _ = find_speed_ups(read_runs(records))
     assert found[0].budgets == (10, 20)
     assert found[0].reach.factor == pytest.approx(2**0.5)
 
@@ -120,16 +120,16 @@ def test_one_budget_tells_no_speed_up_and_says_why():
     answers = answer(make_arms(plain=[60], tract_0__1=[61]))
     assert answers.speed_ups == ()
     (why,) = answers.missing
-    assert "how much sooner takes two or more budgets" in why
+    assert "a speed-up takes two or more budgets" in why
     assert "complete runs have epochs 3 (plain: 3)" in why
 
 
 def test_no_common_seed_tells_no_speed_up_and_says_why():
     records = make_curves({10: [60], 20: [70]}, {10: [65], 20: [75]})
     records[1]["seed"] = 7
-    found, missing = find_speed_ups(read_outcomes(records))
+    found, missing = find_speed_ups(read_runs(records))
     assert found == ()
-    assert "as no seed has that run and all of the arm's" in missing[0]
+    assert "because no seed has that run and all runs of the arm" in missing[0]
 
 
 @settings(max_examples=40)
@@ -141,7 +141,7 @@ def test_a_constant_added_to_both_arms_changes_no_speed_up(heights, shift):
     def find(extra):
         rows = [[value + extra for value in row] for row in zip(*heights, strict=True)]
         records = make_curves({2: rows[0], 4: rows[1]}, {2: rows[2], 4: rows[3]})
-        return find_speed_ups(read_outcomes(records), resamples=40)[0][0]
+        return find_speed_ups(read_runs(records), resamples=40)[0][0]
 
     before, after = find(0), find(shift)
     assert after.reach.kind == before.reach.kind
@@ -183,19 +183,21 @@ def test_cost_is_the_median_ratio_without_first_epochs():
     arm = [make_record("tract-0.1", 2, seed, 60, seconds=times[seed]) for seed in range(3)]
     for record in arm:
         record["epochs"][0]["train_seconds"] = 1000.0
-    (cost,) = answer(plain + arm).costs
+    (cost,) = answer(plain + arm).time_ratios
     assert (cost.ratio, cost.low, cost.high, cost.n) == pytest.approx((1.1, 1.0, 1.5, 3))
     assert cost.same_machine
 
 
 def test_a_run_of_one_epoch_is_timed_by_it():
     records = [make_record("plain", 1, 0, 60), make_record("tract-0.1", 1, 0, 60, seconds=4.5)]
-    assert answer(records).costs[0].ratio == pytest.approx(1.5)
-    assert answer([make_record(arm, 1, 0, 60, seconds=0) for arm in ("plain", "a")]).costs == ()
+    assert answer(records).time_ratios[0].ratio == pytest.approx(1.5)
+    assert (
+        answer([make_record(arm, 1, 0, 60, seconds=0) for arm in ("plain", "a")]).time_ratios == ()
+    )
 
 
 def test_times_of_a_shared_machine_come_with_a_caution():
     assert "CAUTION: 3 runs shared the machine" in caution_about_time(3)
     assert "CAUTION" not in caution_about_time(1)
     elsewhere = make_record("tract-0.1", 3, 0, 60, environment__processor="another")
-    assert not answer([make_record("plain", 3, 0, 60), elsewhere]).costs[0].same_machine
+    assert not answer([make_record("plain", 3, 0, 60), elsewhere]).time_ratios[0].same_machine

@@ -167,8 +167,8 @@ def test_runs_that_are_not_the_recipes_are_not_held_against_the_paper(tmp_path):
     report = read_report([tmp_path])
     (chapter,) = [c for c in report.pages[0].chapters if c.title == "Beside the paper"]
     assert chapter.sentences[1] == (
-        f"4 of 4 runs are not those of the recipe {VIT} and are left out of what is held against "
-        "the paper. They have data.train_images 500 (the recipe: 0)."
+        f"4 of 4 runs do not follow the recipe {VIT} and are not compared with the paper. "
+        "They have data.train_images 500 (expected: 0)."
     )
     assert "No run here is of an experiment of the paper." in render_markdown_report(report)
     assert not chapter.grids  # the paper prints none of these
@@ -186,9 +186,7 @@ def test_of_many_runs_only_the_recipes_are_counted_beside_the_paper(tmp_path):
     (chapter,) = [c for c in page.chapters if c.title == "Beside the paper"]
     rows = {(row[0], row[2]): row[3:6] for row in chapter.grids[0].rows}
     assert rows["TrAct λ=0.1", "top-1, %"] == ("73.00 ± 0.71", "2", "+0.50 [0.50, 0.50]")
-    assert chapter.sentences[1].endswith(
-        "They have 1,000 training images (the published set: 50,000)."
-    )
+    assert chapter.sentences[1].endswith("They have training images 1000 (expected: 50000).")
 
 
 def test_the_file_of_a_detectors_weights_is_its_users_choice(tmp_path):
@@ -198,7 +196,7 @@ def test_the_file_of_a_detectors_weights_is_its_users_choice(tmp_path):
     record["recipe"]["model"]["arguments"] = {"weights": "vgg16.safetensors"}
     assert list_deviations(name, record) == []
     record["recipe"]["model"]["arguments"] |= {"width": 8}
-    assert list_deviations(name, record) == ["model.arguments.width 8 (the recipe: None)"]
+    assert list_deviations(name, record) == [("model.arguments.width", 8, None)]
 
 
 def test_arms_that_differ_in_more_than_tract_are_refused(tmp_path):

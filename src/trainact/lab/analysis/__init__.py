@@ -1,1 +1,1 @@
-"""Numbers from records: paired differences, speed-ups and their intervals."""
+"""Statistics from records: paired differences, speed-ups and their intervals."""

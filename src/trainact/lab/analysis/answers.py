@@ -1,7 +1,7 @@
-"""How much better at the end, how much sooner, and what it cost: the answers of a comparison.
+"""Statistics of a comparison: accuracy differences, speed-ups and time ratios.
 
-All answers compare an arm with plain training over the seeds that both have, at one budget: the
-epochs of a run with its own full schedule. ``answer`` makes them from records of finished runs.
+Each compares an arm with plain training, paired by seed, at one budget: the epochs of a run with
+its own full schedule. ``answer`` computes them from the records of finished runs.
 """
 
 import dataclasses
@@ -9,16 +9,16 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainact.lab.analysis.outcomes import Outcome, Record, read_outcomes
 from trainact.lab.analysis.pairs import (
-    Cost,
     Crossing,
     Difference,
+    TimeRatio,
     compare_accuracy,
     compare_time,
-    cross_inside,
+    find_crossings,
     pair_runs,
 )
+from trainact.lab.analysis.runs import FinishedRun, Record, read_runs
 from trainact.lab.analysis.speedups import SpeedUp, find_speed_ups
 from trainact.lab.recipes.arms import BASELINE, name_arm, order_arms
 from trainact.lab.statistics import compute_std
@@ -42,87 +42,88 @@ class Summary:
 
 @dataclass(frozen=True)
 class Answers:
-    """Everything that a comparison says."""
+    """All statistics of a comparison."""
 
     kind: str  # full, smoke, or empty without records
-    jobs: int  # runs that shared the machine; 0 where that is not known
-    outcomes: tuple[Outcome, ...]
+    jobs: int  # runs that shared the machine; 0 if unknown
+    runs: tuple[FinishedRun, ...]
     summaries: tuple[Summary, ...]
     differences: tuple[Difference, ...]
-    others: tuple[Difference, ...]  # to other arms than plain
+    others: tuple[Difference, ...]  # to arms other than plain
     speed_ups: tuple[SpeedUp, ...]
     crossings: tuple[Crossing, ...]
-    costs: tuple[Cost, ...]
-    missing: tuple[str, ...]  # what could not be told, and why
+    time_ratios: tuple[TimeRatio, ...]
+    missing: tuple[str, ...]  # reasons why statistics are missing
 
     @property
     def arms(self) -> list[str]:
-        """Return the arms in their order."""
-        return order_arms(outcome.arm for outcome in self.outcomes)
+        """Return the arms in order."""
+        return order_arms(run.arm for run in self.runs)
 
     @property
     def budgets(self) -> list[int]:
         """Return the budgets, smallest first."""
-        return sorted({outcome.budget for outcome in self.outcomes})
+        return sorted({run.budget for run in self.runs})
 
 
 def answer(
     records: Sequence[Record], jobs: int = 1, *, against: Mapping[str, str] | None = None
 ) -> Answers:
-    """Return all answers that the records of finished runs allow.
+    """Return all statistics that the records of finished runs allow.
 
     Args:
-        records: of one comparison; full runs or smoke runs.
-        jobs: how many runs shared the machine, which makes their times unsure; 0 if not known.
-        against: by arm, another arm that it is compared with, beside plain.
+        records: of one comparison, all full runs or all smoke runs.
+        jobs: runs that shared the machine, which makes their times unreliable; 0 if unknown.
+        against: for an arm, another arm to compare it with besides plain.
 
     Raises:
-        TrActValueError: records that do not belong together, or runs of one seed that are no pair.
+        TrActValueError: the records cannot be compared with each other.
     """
-    outcomes = read_outcomes(records)
-    if not outcomes:
+    runs = read_runs(records)
+    if not runs:
         return Answers(
             "empty", jobs, (), (), (), (), (), (), (), ("There are no records of runs.",)
         )
-    groups: dict[tuple[str, int], list[Outcome]] = {}
-    for outcome in outcomes:
-        groups.setdefault((outcome.arm, outcome.budget), []).append(outcome)
-    differences, crossings, costs, missing = [], [], [], []
+    groups: dict[tuple[str, int], list[FinishedRun]] = {}
+    for run in runs:
+        groups.setdefault((run.arm, run.budget), []).append(run)
+    differences, crossings, time_ratios, missing = [], [], [], []
     arms = {arm for arm, _ in groups}
     if BASELINE not in arms:
-        missing.append("No run is of the arm plain, so that there is nothing to compare with.")
+        missing.append("No run is of the arm plain, so there is nothing to compare with.")
     elif len(arms) == 1:
-        missing.append("All runs are of the arm plain, so that there is nothing to compare.")
-    for (arm, budget), runs in groups.items():
+        missing.append("All runs are of the arm plain, so there is nothing to compare.")
+    for (arm, budget), group in groups.items():
         plain = groups.get((BASELINE, budget), [])
-        pairs = pair_runs(runs, plain)
+        pairs = pair_runs(group, plain)
         if not pairs:
             if arm != BASELINE and BASELINE in arms:
-                missing.append(_explain_no_pair(arm, budget, runs, plain))
+                missing.append(_explain_no_pair(arm, budget, group, plain))
             continue
-        crossings.append(cross_inside(pairs))
+        crossings.append(find_crossings(pairs))
         if arm != BASELINE:
-            differences.append(compare_accuracy(pairs, runs))
-            costs.append(compare_time(pairs))
-    speed_ups, not_told = find_speed_ups(outcomes)
+            differences.append(compare_accuracy(pairs, group))
+            if (ratio := compare_time(pairs)) is not None:
+                time_ratios.append(ratio)
+    speed_ups, no_speed_up = find_speed_ups(runs)
     return Answers(
-        kind=outcomes[0].kind,
+        kind=runs[0].kind,
         jobs=jobs,
-        outcomes=outcomes,
-        summaries=tuple(summarise_runs(runs) for runs in groups.values()),
+        runs=runs,
+        summaries=tuple(summarise_runs(group) for group in groups.values()),
         differences=tuple(differences),
         others=_compare_others(groups, against or {}),
         speed_ups=speed_ups,
         crossings=tuple(crossings),
-        costs=tuple(cost for cost in costs if cost is not None),
-        missing=(*missing, *not_told),
+        time_ratios=tuple(time_ratios),
+        missing=(*missing, *no_speed_up),
     )
 
 
 def _compare_others(
-    groups: Mapping[tuple[str, int], Sequence[Outcome]], against: Mapping[str, str]
+    groups: Mapping[tuple[str, int], Sequence[FinishedRun]], against: Mapping[str, str]
 ) -> tuple[Difference, ...]:
-    """Return the differences of arms to other arms than plain."""
+    """Return the differences of arms to arms other than plain."""
     found = []
     for (arm, budget), runs in groups.items():
         other = against.get(arm)
@@ -132,8 +133,8 @@ def _compare_others(
     return tuple(found)
 
 
-def summarise_runs(runs: Sequence[Outcome]) -> Summary:
-    """Return mean and spread of the accuracies of one arm's runs at one budget."""
+def summarise_runs(runs: Sequence[FinishedRun]) -> Summary:
+    """Return mean and standard deviation of the accuracies of one arm at one budget."""
     accuracies = {run.seed: run.accuracies[-1] for run in runs if run.complete}
     values = list(accuracies.values())
     return Summary(
@@ -148,7 +149,7 @@ def summarise_runs(runs: Sequence[Outcome]) -> Summary:
 
 
 def _explain_no_pair(
-    arm: str, budget: int, runs: Sequence[Outcome], plain: Sequence[Outcome]
+    arm: str, budget: int, runs: Sequence[FinishedRun], plain: Sequence[FinishedRun]
 ) -> str:
     reason = "no seed was completed by both"
     if not any(run.complete for run in runs):

@@ -1,31 +1,31 @@
-"""An arm beside plain at one budget, seed by seed: how far apart, when level, at what cost."""
+"""Statistics of an arm and plain at one budget, paired by seed: accuracy, crossings and time."""
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainact.lab.analysis.outcomes import Outcome, check_pair
+from trainact.lab.analysis.runs import FinishedRun, check_pair
 from trainact.lab.recipes.arms import BASELINE
 from trainact.lab.statistics import compute_median, compute_t_interval, find_crossing
 
 __all__ = [
-    "Cost",
     "Crossing",
     "Difference",
     "Pairs",
+    "TimeRatio",
     "compare_accuracy",
     "compare_time",
-    "cross_inside",
+    "find_crossings",
     "pair_runs",
 ]
 
-Pairs = Sequence[tuple[Outcome, Outcome]]
-"""Complete runs of an arm and of plain, of one budget and the same seed."""
+Pairs = Sequence[tuple[FinishedRun, FinishedRun]]
+"""Complete runs of an arm and of plain with the same budget and seed."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """An arm minus another, mostly plain, at one budget, over the seeds that both completed."""
+    """Accuracy of an arm minus that of another at one budget, over the seeds both completed."""
 
     arm: str
     budget: int
@@ -34,37 +34,37 @@ class Difference:
     low: float | None  # 95 % t interval; None for one seed
     high: float | None
     per_seed: tuple[tuple[int, float], ...]
-    unpaired: tuple[int, ...]  # complete seeds of the arm that plain lacks
+    unpaired: tuple[int, ...]  # seeds that only the arm completed
     against: str = BASELINE
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """The epoch inside the arm's runs at which they reach what plain's runs end with."""
+    """The epoch of an arm's runs at which they reach the final accuracy of plain's runs."""
 
     arm: str
     budget: int
     n: int
-    median: float | None  # epochs, where never counts as latest; None where that is the median
-    never: int
+    median: float | None  # epochs; a run that never does counts as infinity, returned as None
+    never: int  # runs
     per_seed: tuple[tuple[int, float | None], ...]
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Training seconds of an epoch, as a multiple of plain's."""
+class TimeRatio:
+    """Training time of an epoch relative to plain."""
 
     arm: str
     budget: int
     n: int
-    ratio: float  # the median over seeds
-    low: float  # the least and the greatest of them
-    high: float
+    ratio: float  # median over seeds
+    low: float  # minimum over seeds
+    high: float  # maximum over seeds
     same_machine: bool
 
 
-def pair_runs(runs: Sequence[Outcome], plain: Sequence[Outcome]) -> Pairs:
-    """Return the complete runs of one arm and budget, each with plain's of the same seed.
+def pair_runs(runs: Sequence[FinishedRun], plain: Sequence[FinishedRun]) -> Pairs:
+    """Return the complete runs of one arm and budget, each with plain's run of the same seed.
 
     Raises:
         TrActValueError: two runs of one seed differ in initial weights, data or order.
@@ -76,8 +76,13 @@ def pair_runs(runs: Sequence[Outcome], plain: Sequence[Outcome]) -> Pairs:
     return pairs
 
 
-def compare_accuracy(pairs: Pairs, runs: Sequence[Outcome] = ()) -> Difference:
-    """Return the mean paired difference and its 95 % t interval; ``runs`` tells the unpaired."""
+def compare_accuracy(pairs: Pairs, runs: Sequence[FinishedRun] = ()) -> Difference:
+    """Return the mean paired difference and its 95 % t interval.
+
+    Args:
+        pairs: of one arm and budget.
+        runs: all runs of the arm, to list those without a partner.
+    """
     per_seed = {run.seed: run.accuracies[-1] - plain.accuracies[-1] for run, plain in pairs}
     values = list(per_seed.values())
     low, high = compute_t_interval(values) or (None, None)
@@ -92,8 +97,8 @@ def compare_accuracy(pairs: Pairs, runs: Sequence[Outcome] = ()) -> Difference:
     )
 
 
-def cross_inside(pairs: Pairs) -> Crossing:
-    """Return when, inside its runs, an arm reaches the accuracy that plain's runs end with."""
+def find_crossings(pairs: Pairs) -> Crossing:
+    """Return the epochs at which runs of an arm reach the final accuracy of plain's runs."""
     per_seed = {
         run.seed: find_crossing(
             list(zip(run.epochs, run.accuracies, strict=True)), plain.accuracies[-1]
@@ -109,19 +114,19 @@ def cross_inside(pairs: Pairs) -> Crossing:
     )
 
 
-def compare_time(pairs: Pairs) -> Cost | None:
-    """Return the ratio of training seconds of an epoch; each run's first epoch warms it up.
+def compare_time(pairs: Pairs) -> TimeRatio | None:
+    """Return the ratio of the median epoch times, without each run's first (warm-up) epoch.
 
-    None where no run of plain took measurable time.
+    None if no run of plain took measurable time.
     """
 
-    def time_epoch(run: Outcome) -> float:
+    def time_epoch(run: FinishedRun) -> float:
         return statistics.median(run.train_seconds[1:] or run.train_seconds)
 
     ratios = [time_epoch(run) / time_epoch(plain) for run, plain in pairs if time_epoch(plain) > 0]
     if not ratios:
         return None
-    return Cost(
+    return TimeRatio(
         *_identify(pairs),
         n=len(ratios),
         ratio=statistics.median(ratios),

@@ -1,28 +1,27 @@
-"""How much sooner: the epochs an arm needs for what plain training reaches in more of them.
+"""Speed-up: how many times fewer epochs an arm needs for an accuracy of plain training.
 
-Every point is the end of a run with its own full schedule. An arm's mean accuracy over the budgets
-that were run is a curve, linear in the logarithm of the epochs; where it first reaches plain's mean
-accuracy at E epochs is e, and the speed-up is E / e. Nothing is told beyond the budgets run: what
-the smallest already reaches is a lower bound, what the largest does not is an upper one.
+Every point is the end of a run with its own full schedule. An arm's mean accuracy over its budgets
+is a curve, linear in the logarithm of the epochs. If it first reaches plain's mean accuracy at E
+epochs after e epochs, the speed-up is E / e. There is no extrapolation: if the smallest budget
+already reaches it, the speed-up is a lower bound; if the largest does not, an upper bound.
 """
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trainact.lab.analysis.outcomes import Outcome, check_pair
+from trainact.lab.analysis.runs import FinishedRun, check_pair
 from trainact.lab.recipes.arms import BASELINE, name_arm
-from trainact.lab.statistics import find_in_log, resample
+from trainact.lab.statistics import Point, find_in_log, resample
 from trainact.lab.text import count_epochs
 
-__all__ = ["Reach", "SpeedUp", "find_speed_ups"]
+__all__ = ["Reach", "SpeedUp", "compute_speed_up", "find_speed_ups"]
 
 
 @dataclass(frozen=True)
 class Reach:
-    """A speed-up as far as the budgets tell it: equal to, at least, or below ``factor``."""
+    """A speed-up or a bound of it: equal to, at least, or below ``factor``."""
 
     kind: Literal["equal", "at least", "below"]
     factor: float
@@ -30,42 +29,63 @@ class Reach:
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """What one arm needs for plain's accuracy at one budget."""
+    """The speed-up of one arm for plain's accuracy at one budget."""
 
     arm: str
     budget: int  # E
     target: float  # plain's mean accuracy at E, over the seeds below
-    budgets: tuple[int, ...]  # at which the arm was run
-    seeds: tuple[int, ...]  # which plain has at E and the arm at all its budgets
+    budgets: tuple[int, ...]  # of the arm
+    seeds: tuple[int, ...]  # that plain has at E and the arm at all its budgets
     reach: Reach
-    epochs: float | None  # e; None where it is not reached
-    low: Reach | None  # 95 % by bootstrap over seeds; None for one seed
+    epochs: float | None  # e; None if the target is not reached
+    low: Reach | None  # 95 % interval by bootstrap over seeds; None for one seed
     high: Reach | None
 
 
+def compute_speed_up(curve: Sequence[Point], budget: int, target: float) -> Reach:
+    """Return how many times fewer epochs than ``budget`` the curve needs for the target.
+
+    >>> compute_speed_up([(30, 70.0), (60, 74.0), (90, 75.0)], 90, 74.0)
+    Reach(kind='equal', factor=1.5)
+    >>> compute_speed_up([(30, 70.0), (60, 74.0)], 90, 69.0)
+    Reach(kind='at least', factor=3.0)
+    >>> compute_speed_up([(30, 70.0), (60, 74.0)], 90, 76.0)
+    Reach(kind='below', factor=1.5)
+
+    Args:
+        curve: epochs and mean accuracy of runs with their own full schedules, in order.
+        budget: epochs that plain took.
+        target: accuracy that plain reached.
+    """
+    epochs = find_in_log(curve, target)
+    if epochs is None:
+        return Reach("below", budget / curve[-1][0])
+    return Reach("at least" if epochs == curve[0][0] else "equal", budget / epochs)
+
+
 def find_speed_ups(
-    outcomes: Sequence[Outcome], resamples: int = 2000
+    runs: Sequence[FinishedRun], resamples: int = 2000
 ) -> tuple[tuple[SpeedUp, ...], tuple[str, ...]]:
     """Return the speed-up of each arm at each larger budget of plain, and why any is missing.
 
-    A budget counts if it is above the arm's smallest: only then is there room to be sooner.
+    A budget counts if it is above the arm's smallest: otherwise the arm cannot be faster.
 
     Raises:
-        TrActValueError: runs of one seed that differ in initial weights or data.
+        TrActValueError: runs of one seed differ in initial weights or data.
     """
-    runs: dict[str, dict[int, dict[int, Outcome]]] = {}
-    for outcome in outcomes:
-        if outcome.complete:
-            runs.setdefault(outcome.arm, {}).setdefault(outcome.budget, {})[outcome.seed] = outcome
-    plain = runs.pop(BASELINE, {})
+    arms: dict[str, dict[int, dict[int, FinishedRun]]] = {}
+    for run in runs:
+        if run.complete:
+            arms.setdefault(run.arm, {}).setdefault(run.budget, {})[run.seed] = run
+    plain = arms.pop(BASELINE, {})
     found, missing = [], []
-    for arm, by_budget in runs.items() if plain else ():
+    for arm, by_budget in arms.items() if plain else ():
         larger = [budget for budget in sorted(plain) if budget > min(by_budget)]
-        run_at = f"complete runs have epochs {_list(by_budget)} (plain: {_list(plain)})."
+        budgets = f"complete runs have epochs {_list(by_budget)} (plain: {_list(plain)})."
         if len(by_budget) < 2 or not larger:
             missing.append(
-                f"{name_arm(arm)}: how much sooner takes two or more budgets, and plain at a "
-                f"larger one than the arm's smallest; {run_at}"
+                f"{name_arm(arm)}: a speed-up takes two or more budgets, and plain at a larger one "
+                f"than the arm's smallest; {budgets}"
             )
             continue
         for budget in larger:
@@ -74,8 +94,8 @@ def find_speed_ups(
                 found.append(_measure(arm, budget, plain[budget], by_budget, seeds, resamples))
             else:
                 missing.append(
-                    f"{name_arm(arm)}: how much sooner than plain at {count_epochs(budget)} cannot "
-                    f"be told, as no seed has that run and all of the arm's; {run_at}"
+                    f"{name_arm(arm)}: no speed-up over plain at {count_epochs(budget)}, because "
+                    f"no seed has that run and all runs of the arm; {budgets}"
                 )
     return tuple(found), tuple(missing)
 
@@ -83,8 +103,8 @@ def find_speed_ups(
 def _measure(
     arm: str,
     budget: int,
-    plain: Mapping[int, Outcome],
-    by_budget: Mapping[int, Mapping[int, Outcome]],
+    plain: Mapping[int, FinishedRun],
+    by_budget: Mapping[int, Mapping[int, FinishedRun]],
     seeds: Sequence[int],
     resamples: int,
 ) -> SpeedUp:
@@ -94,39 +114,31 @@ def _measure(
             check_pair(plain[seed], by_budget[epochs][seed])
     targets = [plain[seed].accuracies[-1] for seed in seeds]
     curves = {e: [by_budget[e][seed].accuracies[-1] for seed in seeds] for e in budgets}
-    most, least = budget / budgets[0], budget / budgets[-1]
 
-    def find_epochs(chosen: Sequence[int]) -> float | None:
-        target = statistics.fmean(targets[i] for i in chosen)
-        curve = [(float(e), statistics.fmean(row[i] for i in chosen)) for e, row in curves.items()]
-        return find_in_log(curve, target)
+    def compute(chosen: Sequence[int]) -> Reach:
+        curve = [(e, statistics.fmean(row[i] for i in chosen)) for e, row in curves.items()]
+        return compute_speed_up(curve, budget, statistics.fmean(targets[i] for i in chosen))
 
-    def find_factor(chosen: Sequence[int]) -> float:
-        epochs = find_epochs(chosen)
-        if epochs is None:
-            return -math.inf
-        return math.inf if epochs == budgets[0] else budget / epochs
-
-    def bound(factor: float) -> Reach:
-        if math.isinf(factor):
-            return Reach("at least", most) if factor > 0 else Reach("below", least)
-        return Reach("equal", factor)
-
-    everyone = range(len(seeds))
+    reach = compute(range(len(seeds)))
     low = high = None
     if len(seeds) > 1:
-        low, high = map(bound, resample(len(seeds), find_factor, resamples))
+        low, high = resample(len(seeds), compute, resamples, key=_rank)
     return SpeedUp(
         arm=arm,
         budget=budget,
         target=statistics.fmean(targets),
         budgets=tuple(budgets),
         seeds=tuple(seeds),
-        reach=bound(find_factor(everyone)),
-        epochs=find_epochs(everyone),
+        reach=reach,
+        epochs=None if reach.kind == "below" else budget / reach.factor,
         low=low,
         high=high,
     )
+
+
+def _rank(reach: Reach) -> tuple[int, float]:
+    """Return the order of speed-ups: upper bounds first, lower bounds last."""
+    return ("below", "equal", "at least").index(reach.kind), reach.factor
 
 
 def _list(budgets: Mapping[int, object]) -> str:

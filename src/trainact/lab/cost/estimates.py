@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from trainact.errors import TrActValueError
-from trainact.lab.analysis.outcomes import Record
+from trainact.lab.analysis.runs import Record
 from trainact.lab.cost.detection import count_detector
 from trainact.lab.cost.multiply_adds import count_forward
 from trainact.lab.data.published import ImageCounts, count_images

@@ -1,71 +1,71 @@
-"""Whether a run was that of its recipe in this package, as the recipe stands now.
+"""Which runs follow their recipe in this package as it is now.
 
-Only such runs are held against the paper: a folder's name says what a run was meant to be, its
-record what it was.
+Only these are compared with the paper: a folder's name says what its runs were meant to be, a
+record says what a run was.
 """
 
 from collections.abc import Sequence
 from functools import cache
 
-from trainact.lab.analysis.outcomes import Record, list_differences
+from trainact.lab.analysis.runs import FieldDifference, Record, list_differences
 from trainact.lab.data.published import count_images
 from trainact.lab.recipes.experiment import find_experiment, list_experiments
 from trainact.lab.recipes.recipe import make_recipe, recipe_to_dict
+from trainact.lab.text import count_epochs
 
-__all__ = ["find_faithful", "list_deviations", "tell_deviations"]
+__all__ = ["describe_deviations", "find_faithful", "list_deviations"]
 
-OWN_CHOICE = ("run.", "model.weights ", "model.arguments.weights ")
-"""How fast and where a run is done, and from which file, is its user's choice."""
+FREE_FIELDS = {"run", "model.weights", "model.arguments.weights"}
+"""Tables and fields that do not change the result: the machine, and where the weights file is."""
 
 
-def list_deviations(name: str, record: Record) -> list[str]:
-    """Return how a run differs from that of the recipe of this name with its arm and budget.
+def list_deviations(name: str, record: Record) -> list[FieldDifference]:
+    """Return how a run differs from that of the named recipe with its network, arm and budget.
 
-    Of an experiment of the paper, also whether it had the whole data set.
+    For an experiment of the paper, the run must also have had the complete data set.
     """
     if name not in list_experiments():
         return []
-    key = record["model"]["name"], record["arm"], record["budget"]
-    planned = _plan(name).get(key)
+    network, arm, budget = record["model"]["name"], record["arm"], record["budget"]
+    planned = _plan(name).get((network, arm, budget))
     if planned is None:
-        return [f"{key[0]}, {key[1]}, {key[2]} epochs, which the recipe does not have"]
-    found = list_differences(record, planned, "the recipe")
-    told = [difference for difference in found if not difference.startswith(OWN_CHOICE)]
+        run = f"{network}, {arm}, {count_epochs(budget)}"
+        return [FieldDifference("run", run, "one of the recipe")]
+    found = [d for d in list_differences(record, planned) if not d.is_in(FREE_FIELDS)]
     if find_experiment(name).paper:
-        told += _list_missing_images(record, planned)
-    return told
+        found += _compare_images(record, planned)
+    return found
 
 
 def find_faithful(name: str, records: Sequence[Record]) -> list[Record]:
-    """Return the runs that are the recipe's."""
+    """Return the records of runs that follow the recipe."""
     return [record for record in records if not list_deviations(name, record)]
 
 
-def tell_deviations(name: str, records: Sequence[Record]) -> str:
-    """Return one sentence on the runs that are not the recipe's; empty where all are."""
-    deviating = [told for record in records if (told := list_deviations(name, record))]
+def describe_deviations(name: str, records: Sequence[Record]) -> str:
+    """Return one sentence on the runs that do not follow the recipe; empty if all do."""
+    deviating = [found for record in records if (found := list_deviations(name, record))]
     if not deviating:
         return ""
-    distinct = list(dict.fromkeys(told for row in deviating for told in row))
+    distinct = list(dict.fromkeys(one.describe("expected") for row in deviating for one in row))
     more = f", and {len(distinct) - 3} more" if len(distinct) > 3 else ""
     return (
-        f"{len(deviating)} of {len(records)} runs are not those of the recipe {name} and are left "
-        f"out of what is held against the paper. They have {'; '.join(distinct[:3])}{more}."
+        f"{len(deviating)} of {len(records)} runs do not follow the recipe {name} and are not "
+        f"compared with the paper. They have {'; '.join(distinct[:3])}{more}."
     )
 
 
-def _list_missing_images(record: Record, planned: Record) -> list[str]:
-    """Return where a run had other images than its data set has as it is published."""
-    expected = count_images(make_recipe(planned["recipe"]).data)
-    if expected is None:
+def _compare_images(record: Record, planned: Record) -> list[FieldDifference]:
+    """Return where a run had fewer or more images than the published data set has."""
+    published = count_images(make_recipe(planned["recipe"]).data)
+    if published is None:
         return []
-    had = record["data"]["train_images"], record["data"]["test_images"]
-    pairs = zip(("training", "test"), had, (expected.train, expected.test), strict=True)
-    return [
-        f"{count:,} {part} images (the published set: {published:,})"
-        for part, count, published in pairs
-        if count != published
+    had = record["data"]
+    counts = [
+        FieldDifference("training images", had["train_images"], published.train),
+        FieldDifference("test images", had["test_images"], published.test),
     ]
+    return [count for count in counts if count.value != count.other]
 
 
 @cache

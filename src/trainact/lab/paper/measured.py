@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trainact.lab.analysis.outcomes import Record
+from trainact.lab.analysis.runs import Record
 from trainact.lab.metric import MEAN_AVERAGE_PRECISION, read_metric
 from trainact.lab.paper import Key
 from trainact.lab.statistics import compute_std

@@ -3,7 +3,7 @@
 from trainact.lab.analysis.answers import Answers, answer
 from trainact.lab.paper import Key, PrintedValue, find_places, find_printed, list_recipes
 from trainact.lab.paper.claims import ClaimResult, check_claims, read_claim
-from trainact.lab.paper.faithful import find_faithful, tell_deviations
+from trainact.lab.paper.faithful import describe_deviations, find_faithful
 from trainact.lab.paper.findings import Values
 from trainact.lab.paper.measured import measure_values
 from trainact.lab.recipes.arms import BASELINE, name_arm
@@ -37,7 +37,7 @@ def compare_with_paper(study: Study, answers: Answers) -> Chapter | None:
         return None
     grid = _make_grid(study, answers)
     places = "; ".join(find_places(study.name))
-    deviating = tell_deviations(study.name, study.records)
+    deviating = describe_deviations(study.name, study.records)
     left_out = (deviating,) if deviating else ()
     if not grid.rows:
         told = f"The paper shows this in {places}, and prints no number of it."

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-from trainact.lab.analysis.outcomes import Record
+from trainact.lab.analysis.runs import Record
 from trainact.lab.metric import Metric, read_percent
 from trainact.lab.recipes.arms import name_arm, order_arms
 from trainact.lab.report.tables import Grid

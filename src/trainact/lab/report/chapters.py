@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainact.lab.analysis.answers import Answers
-from trainact.lab.analysis.outcomes import Record, list_differences
+from trainact.lab.analysis.runs import Record, list_differences
 from trainact.lab.environment import count_threads
 from trainact.lab.metric import ACCURACY
 from trainact.lab.recipes.arms import BASELINE, name_arm
@@ -70,7 +70,7 @@ def write_chapters(
 ) -> tuple[Chapter, ...]:
     """Return all chapters; each says what is missing where there is nothing to tell."""
     several = len(answers.budgets) > 1
-    runs: tuple[Picture, ...] = ("accuracy", "gradients") if answers.outcomes else ()
+    runs: tuple[Picture, ...] = ("accuracy", "gradients") if answers.runs else ()
     final, speed_ups = make_final_grid(answers), make_speed_up_grid(answers)
     crossings, costs = make_crossing_grid(answers), make_cost_grid(answers)
     no_pair = ("No arm has a complete run beside one of plain.",)
@@ -147,7 +147,7 @@ def _list_verdicts(answers: Answers) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 def _tell_metric(answers: Answers) -> tuple[str, ...]:
     """Return what accuracy means on this page, where it is not the part of images that is right."""
-    metrics = {outcome.metric for outcome in answers.outcomes} - {ACCURACY.name}
+    metrics = {run.metric for run in answers.runs} - {ACCURACY.name}
     return tuple(f"Accuracy means {metric} on this page, in per cent." for metric in metrics)
 
 
@@ -172,11 +172,11 @@ def _tell_recipes(answers: Answers, records: Sequence[Record]) -> list[str]:
         for budget in answers.budgets:
             pair = firsts.get((arm, budget)), firsts.get((BASELINE, budget))
             if arm != BASELINE and pair[0] is not None and pair[1] is not None:
-                found = "; ".join(list_differences(pair[0], pair[1], BASELINE)) or "nothing"
-                differing.setdefault(found, []).append(budget)
-        for found, budgets in differing.items():
+                found = [d.describe(BASELINE) for d in list_differences(pair[0], pair[1])]
+                differing.setdefault("; ".join(found) or "nothing", []).append(budget)
+        for fields, budgets in differing.items():
             where = f" at {', '.join(map(str, budgets))} epochs" if len(differing) > 1 else ""
-            told.append(f"The recipe of {name_arm(arm)} differs from plain's{where} in {found}.")
+            told.append(f"The recipe of {name_arm(arm)} differs from plain's{where} in {fields}.")
     return told
 
 

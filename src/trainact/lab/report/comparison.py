@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainact.lab.analysis.answers import Answers, answer
-from trainact.lab.analysis.outcomes import Record
+from trainact.lab.analysis.runs import Record
 from trainact.lab.files import write_atomically
 from trainact.lab.recipes.arms import name_arm
 from trainact.lab.report.chapters import (
@@ -85,8 +85,9 @@ def render_data(answers: Answers, records: Sequence[Record], command: str) -> st
         "about_time": caution_about_time(answers.jobs),
         "environments": list_environments(records),
     }
-    for name in ("summaries", "differences", "speed_ups", "crossings", "costs"):
+    for name in ("summaries", "differences", "speed_ups", "crossings"):
         data[name] = [dataclasses.asdict(item) for item in getattr(answers, name)]
+    data["costs"] = [dataclasses.asdict(item) for item in answers.time_ratios]
     data["runs"] = [
         {
             "arm": run.arm,
@@ -99,7 +100,7 @@ def render_data(answers: Answers, records: Sequence[Record], command: str) -> st
             "sessions": run.sessions,
             "recipe_id": run.recipe_id,
         }
-        for run in answers.outcomes
+        for run in answers.runs
     ]
     return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from trainact.lab.analysis.answers import Answers
-from trainact.lab.analysis.outcomes import Outcome
+from trainact.lab.analysis.runs import FinishedRun
 from trainact.lab.recipes.arms import BASELINE, name_arm
 from trainact.lab.report.wording import SMOKE, show_reach
 from trainact.lab.text import count_epochs
@@ -45,7 +45,7 @@ def draw_accuracy(answers: Answers, budgets: Sequence[int] | None = None) -> Fig
         lambda values: sum(values) / len(values),
         "test accuracy, %",
     )
-    heights = [value for run in answers.outcomes for value in run.accuracies]
+    heights = [value for run in answers.runs for value in run.accuracies]
     if heights and max(heights) > min(heights):
         margin = 0.05 * (max(heights) - min(heights))
         for axis in figure.axes:
@@ -154,7 +154,7 @@ def export_picture(figure: Figure, kind: str, source: str = "") -> bytes:
 def _draw_panels(
     answers: Answers,
     budgets: Sequence[int],
-    read: Callable[[Outcome], list[Any]],
+    read: Callable[[FinishedRun], list[Any]],
     average: Callable[[list[float]], float],
     label: str,
 ) -> Figure:
@@ -163,7 +163,7 @@ def _draw_panels(
         axes = figure.subplots(max(1, len(budgets)), 1, squeeze=False)[:, 0]
         for axis, budget in zip(axes, budgets, strict=False):
             for arm in answers.arms:
-                runs = [o for o in answers.outcomes if (o.arm, o.budget) == (arm, budget)]
+                runs = [o for o in answers.runs if (o.arm, o.budget) == (arm, budget)]
                 _draw_runs(axis, runs, read, average, _label(arm), _style(answers, arm))
             axis.set(title=count_epochs(budget), xlabel="epoch", ylabel=label)
             if budget == 1:
@@ -176,8 +176,8 @@ def _draw_panels(
 
 def _draw_runs(
     axis: Axes,
-    runs: Sequence[Outcome],
-    read: Callable[[Outcome], list[Any]],
+    runs: Sequence[FinishedRun],
+    read: Callable[[FinishedRun], list[Any]],
     average: Callable[[list[float]], float],
     label: str,
     style: dict[str, Any],

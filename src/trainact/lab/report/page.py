@@ -8,7 +8,7 @@ from importlib.resources import files
 from matplotlib.figure import Figure
 
 from trainact.lab.analysis.answers import Answers, answer
-from trainact.lab.analysis.outcomes import Record
+from trainact.lab.analysis.runs import Record
 from trainact.lab.recipes.arms import name_arm
 from trainact.lab.report.chapters import Chapter, ask_question, write_chapters
 from trainact.lab.report.curves import draw_accuracy, draw_budgets, draw_gradients, export_picture

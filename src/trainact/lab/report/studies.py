@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainact.errors import TrActValueError
-from trainact.lab.analysis.outcomes import Record, read_outcomes
+from trainact.lab.analysis.runs import Record, read_runs
 from trainact.lab.paper import list_recipes
 from trainact.lab.recipes.experiment import list_experiments
 from trainact.lab.recipes.names import name_run
@@ -107,7 +107,7 @@ def _add_run(path: Path, studies: dict[tuple[str, str], Study], damages: list[Da
         return
     try:
         record = read_record(path / "record.json")
-        read_outcomes([record])
+        read_runs([record])
     except TrActValueError as error:
         damages.append(Damage(path / "record.json", str(error)))
         return

@@ -58,7 +58,7 @@ class Grid:
 def make_final_grid(answers: Answers) -> Grid:
     """Return the final table: accuracy, difference to plain and time of each arm and budget."""
     differences = {(d.arm, d.budget): d for d in answers.differences}
-    costs = {(cost.arm, cost.budget): cost for cost in answers.costs}
+    costs = {(cost.arm, cost.budget): cost for cost in answers.time_ratios}
     rows = []
     for summary in sorted(answers.summaries, key=lambda s: s.budget):
         key = summary.arm, summary.budget
@@ -130,7 +130,7 @@ def make_cost_grid(answers: Answers) -> Grid:
             str(cost.n),
             "same" if cost.same_machine else "different",
         )
-        for cost in sorted(answers.costs, key=lambda c: c.budget)
+        for cost in sorted(answers.time_ratios, key=lambda c: c.budget)
     ]
     head = ("arm", "epochs", "median", "least to greatest", "n", "machines")
     return Grid("Training time of an epoch, over plain's", head, tuple(rows))
@@ -148,7 +148,7 @@ def make_run_grid(answers: Answers) -> Grid:
             show_number(run.seconds, 1),
             run.recipe_id,
         )
-        for run in answers.outcomes
+        for run in answers.runs
     ]
     head = ("arm", "epochs", "seed", "accuracy, %", "status", "seconds", "recipe")
     return Grid("All runs, complete or not", head, tuple(rows))

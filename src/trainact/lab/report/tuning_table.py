@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainact.lab.analysis.outcomes import Record
+from trainact.lab.analysis.runs import Record
 from trainact.lab.recipes.arms import BASELINE
 from trainact.lab.recipes.tuning import FACTOR
 from trainact.lab.report.tables import Grid

@@ -6,7 +6,7 @@ The terminal, the Markdown page and the HTML page all take their numbers and sen
 from collections.abc import Sequence
 
 from trainact.lab.analysis.answers import Answers, Summary
-from trainact.lab.analysis.pairs import Cost, Difference
+from trainact.lab.analysis.pairs import Difference, TimeRatio
 from trainact.lab.analysis.speedups import Reach, SpeedUp
 from trainact.lab.recipes.arms import BASELINE, name_arm
 from trainact.lab.text import count_epochs
@@ -80,7 +80,7 @@ def show_difference(difference: Difference | None) -> str:
     return show_number(difference.mean, sign=True) + _show_interval(difference)
 
 
-def show_ratio(cost: Cost | None) -> str:
+def show_ratio(cost: TimeRatio | None) -> str:
     """Return ``1.05×``."""
     return "-" if cost is None else f"{show_number(cost.ratio)}×"
 

@@ -282,8 +282,8 @@ def test_a_pair_on_real_images_comes_out_as_records_and_a_comparison(samples, tm
     assert (last["train_seen"], last["test_seen"]) == (40, 20)
     assert plain["epochs"][-1]["train_loss"] != last["train_loss"]
     answers = answer([plain, tract])
-    assert answers.outcomes[0].metric == "mAP (11-point)"
-    assert answers.outcomes[1].accuracy == 100 * last["map"]
+    assert answers.runs[0].metric == "mAP (11-point)"
+    assert answers.runs[1].accuracy == 100 * last["map"]
     written = write_comparison([plain, tract], tmp_path / "page", "trainact run detection-voc2007")
     page = (written.folder / "comparison.md").read_text()
     assert "Accuracy means mAP (11-point) on this page, in per cent." in page

@@ -1,13 +1,13 @@
-"""What a finished run says: its record, checked, as typed data.
+"""Finished runs: records, checked and read into typed data.
 
-Records that do not belong together are refused here, before any number is made from them.
+Records that cannot be compared with each other are refused here, before any statistic.
 """
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainact.errors import TrActValueError
 from trainact.lab.metric import read_metric, read_percent
@@ -16,24 +16,45 @@ from trainact.lab.recipes.recipe import HARMLESS
 from trainact.lab.text import count_epochs
 
 __all__ = [
-    "Outcome",
+    "FieldDifference",
+    "FinishedRun",
     "Record",
     "check_pair",
     "list_differences",
-    "read_outcomes",
+    "read_runs",
 ]
 
 Record = Mapping[str, Any]
 FORMAT = 1
 FREE_FIELDS = HARMLESS | {"run.seed", "run.device"}
-"""Fields of a recipe that may differ between the seeds of one arm at one budget."""
-WHAT_ARMS_CHANGE = ("tract.", "optimizer.first_layer_lr ", "model.pretraining ", "model.weights ")
-"""How the fields begin in which the usual arms differ from plain."""
+"""Recipe fields that may differ between the seeds of one arm at one budget."""
+ARM_FIELDS = {"tract", "optimizer.first_layer_lr", "model.pretraining", "model.weights"}
+"""Recipe tables and fields in which the standard arms may differ from plain."""
+
+
+class FieldDifference(NamedTuple):
+    """A recipe field, by its dotted name, with its values in two records; None where absent."""
+
+    field: str
+    value: Any
+    other: Any
+
+    def is_in(self, names: Collection[str]) -> bool:
+        """Return whether the field or its table is among the names."""
+        return self.field in names or self.field.partition(".")[0] in names
+
+    def describe(self, other: str) -> str:
+        """Return the difference as text, where ``other`` names the second record.
+
+        >>> FieldDifference("optimizer.lr", 0.1, 0.2).describe("plain")
+        'optimizer.lr 0.1 (plain: 0.2)'
+        """
+        return f"{self.field} {self.value} ({other}: {self.other})"
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One run: which it was, what it reached after every epoch, and what it started from."""
+class FinishedRun:
+    """One finished run: its arm, budget and seed, its metric after every epoch, and its inputs."""
 
     arm: str
     budget: int  # epochs of its full schedule
@@ -42,9 +63,9 @@ class Outcome:
     complete: bool
     failure: str | None
     epochs: tuple[int, ...]
-    accuracies: tuple[float, ...]  # percent of the test images, after each epoch, or the metric
-    metric: str  # its name: accuracy, or another one
-    gradient_norms: tuple[float | None, ...]  # of the first layer
+    accuracies: tuple[float, ...]  # percent of the test images, or the metric, after each epoch
+    metric: str  # name of the metric
+    gradient_norms: tuple[float | None, ...]  # first layer, per epoch
     train_seconds: tuple[float, ...]
     seconds: float
     sessions: int
@@ -53,63 +74,63 @@ class Outcome:
     order: str
     fingerprint: str
     machine: str
-    pretraining: str = ""  # the arm that its initial weights were trained in
-    arguments: str = ""  # of its network
+    pretraining: str = ""  # the arm that trained the initial weights
+    arguments: str = ""  # of the network
 
     @property
     def accuracy(self) -> float | None:
-        """Return percent correct after the last epoch; None if the run diverged."""
+        """Return the accuracy after the last epoch in percent; None if the run diverged."""
         return self.accuracies[-1] if self.complete else None
 
     @property
     def label(self) -> str:
-        """Return what names this run in a message."""
+        """Return arm, budget and seed, for messages."""
         return f"{self.arm}, {count_epochs(self.budget)}, seed {self.seed}"
 
 
-def read_outcomes(records: Sequence[Record]) -> tuple[Outcome, ...]:
-    """Return the runs in order of arm, budget and seed.
+def read_runs(records: Sequence[Record]) -> tuple[FinishedRun, ...]:
+    """Return the runs, ordered by arm, budget and seed.
 
     Raises:
-        TrActValueError: a record lacks something, occurs twice, or does not belong to the others
-            (another network, smoke runs among full ones, one arm and budget with two recipes).
+        TrActValueError: a record lacks a key or occurs twice, or the records mix networks, metrics,
+            full and smoke runs, or two recipes for one arm and budget.
     """
-    outcomes = [_read(record, number) for number, record in enumerate(records, start=1)]
+    runs = [_read(record, number) for number, record in enumerate(records, start=1)]
     networks = sorted({str(record["model"].get("name")) for record in records})
     if len(networks) > 1:
         raise TrActValueError(
             f"records of {len(networks)} networks ({', '.join(networks)}) cannot be compared: a "
-            "difference between two networks says nothing of TrAct. Give records of one network."
+            "difference between networks is not an effect of TrAct. Give records of one network."
         )
-    kinds = Counter(outcome.kind for outcome in outcomes)
+    kinds = Counter(run.kind for run in runs)
     if len(kinds) > 1:
         raise TrActValueError(
-            f"{kinds['smoke']} smoke and {kinds['full']} full records cannot be compared: a smoke "
-            "run says nothing about accuracy. Give records of one kind."
+            f"{kinds['smoke']} smoke and {kinds['full']} full records cannot be compared: the "
+            "accuracy of a smoke run means nothing. Give records of one kind."
         )
-    metrics = sorted({outcome.metric for outcome in outcomes})
+    metrics = sorted({run.metric for run in runs})
     if len(metrics) > 1:
         raise TrActValueError(
-            f"runs judged by {' and by '.join(metrics)} cannot be compared; give records of one "
-            "experiment."
+            f"runs with the metrics {' and '.join(metrics)} cannot be compared; give records of "
+            "one experiment."
         )
-    for key, times in Counter((o.arm, o.budget, o.seed) for o in outcomes).items():
+    for key, times in Counter((o.arm, o.budget, o.seed) for o in runs).items():
         if times > 1:
             raise TrActValueError(
                 f"{times} records are of {key[0]}, {count_epochs(key[1])}, seed {key[2]}; give one."
             )
     _check_recipes(records)
     _check_arms(records)
-    arms = order_arms(outcome.arm for outcome in outcomes)
-    return tuple(sorted(outcomes, key=lambda o: (arms.index(o.arm), o.budget, o.seed)))
+    arms = order_arms(run.arm for run in runs)
+    return tuple(sorted(runs, key=lambda o: (arms.index(o.arm), o.budget, o.seed)))
 
 
-def check_pair(one: Outcome, other: Outcome) -> None:
-    """Check that two runs of one seed differ in nothing but what their arms change.
+def check_pair(one: FinishedRun, other: FinishedRun) -> None:
+    """Check that two runs of one seed differ only in what their arms change.
 
     Raises:
-        TrActValueError: they started from other weights, though neither their network nor its
-            pre-training is another, or saw other data; or, at one budget, in another order.
+        TrActValueError: they differ in data, in initial weights although network and pre-training
+            are the same, or in the order of batches although the budget is the same.
     """
     same_start = (one.pretraining, one.arguments) == (other.pretraining, other.arguments)
     shared = {
@@ -126,11 +147,11 @@ def check_pair(one: Outcome, other: Outcome) -> None:
         )
 
 
-def list_differences(one: Record, other: Record, title: str) -> list[str]:
-    """Return the fields of two records' recipes that differ, as ``name value (title: value)``."""
+def list_differences(one: Record, other: Record) -> list[FieldDifference]:
+    """Return the recipe fields in which two records differ, except those free for every run."""
     mine, yours = _flatten(one["recipe"]), _flatten(other["recipe"])
     return [
-        f"{name} {mine.get(name)} ({title}: {yours.get(name)})"
+        FieldDifference(name, mine.get(name), yours.get(name))
         for name in sorted(mine.keys() | yours.keys())
         if mine.get(name) != yours.get(name) and name not in FREE_FIELDS
     ]
@@ -140,33 +161,35 @@ def _check_recipes(records: Sequence[Record]) -> None:
     first: dict[tuple[str, int], Record] = {}
     for record in records:
         before = first.setdefault((record["arm"], record["budget"]), record)
-        differing = list_differences(record, before, f"seed {before['seed']}")
+        title = f"seed {before['seed']}"
+        differing = [d.describe(title) for d in list_differences(record, before)]
         if differing:
             raise TrActValueError(
                 f"runs of {record['arm']} with {count_epochs(record['budget'])} do not share a "
-                f"recipe. Seed {record['seed']} has {', '.join(differing)}."
+                f"recipe. Seed {record['seed']} has {', '.join(differing)}. Give records of one "
+                "recipe."
             )
 
 
 def _check_arms(records: Sequence[Record]) -> None:
-    """Check that plain, TrAct and other rates of the first layer differ in nothing else."""
+    """Check that the standard arms differ from plain only in ``ARM_FIELDS``."""
     usual = re.compile(rf"{BASELINE}|tract|tract-.*|lr-.*")
     plain = {record["budget"]: record for record in records if record["arm"] == BASELINE}
     for record in records:
         if record["budget"] not in plain or not usual.fullmatch(record["arm"]):
             continue
-        found = list_differences(record, plain[record["budget"]], BASELINE)
-        differing = [told for told in found if not told.startswith(WHAT_ARMS_CHANGE)]
+        found = list_differences(record, plain[record["budget"]])
+        differing = [d.describe(BASELINE) for d in found if not d.is_in(ARM_FIELDS)]
         if differing:
             raise TrActValueError(
                 f"{record['arm']} and plain do not share a recipe at "
-                f"{count_epochs(record['budget'])}, so that a difference says nothing of TrAct. "
-                f"{record['arm']} has {', '.join(differing)}."
+                f"{count_epochs(record['budget'])}, so their difference is not an effect of TrAct. "
+                f"{record['arm']} has {', '.join(differing)}. Train both with the same recipe."
             )
 
 
 def _flatten(tables: Mapping[str, Any], place: str = "") -> dict[str, Any]:
-    """Return values by dotted names, those of a network's arguments too."""
+    """Return the values of nested tables by dotted name."""
     flat: dict[str, Any] = {}
     for key, value in tables.items():
         if isinstance(value, Mapping):
@@ -176,29 +199,29 @@ def _flatten(tables: Mapping[str, Any], place: str = "") -> dict[str, Any]:
     return flat
 
 
-def _read(record: Record, number: int) -> Outcome:
+def _read(record: Record, number: int) -> FinishedRun:
     try:
-        outcome = _build(record)
+        run = _build(record)
     except (KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError) as error:
         what = f"lacks {error}" if isinstance(error, KeyError) else f"cannot be read: {error}"
         raise TrActValueError(f"record {number} of the comparison {what}.") from None
-    if outcome.complete and not outcome.epochs:
-        raise TrActValueError(f"the run ({outcome.label}) is complete but has no epochs.")
-    if outcome.complete and outcome.kind == "full" and outcome.epochs[-1] != outcome.budget:
+    if run.complete and not run.epochs:
+        raise TrActValueError(f"the run ({run.label}) is complete but has no epochs.")
+    if run.complete and run.kind == "full" and run.epochs[-1] != run.budget:
         raise TrActValueError(
-            f"the run ({outcome.label}) is complete but ended after epoch {outcome.epochs[-1]}."
+            f"the run ({run.label}) is complete but ended after epoch {run.epochs[-1]}."
         )
-    return outcome
+    return run
 
 
-def _build(record: Record) -> Outcome:
+def _build(record: Record) -> FinishedRun:
     choices = {"format": (FORMAT,), "status": ("complete", "diverged"), "kind": ("full", "smoke")}
     for key, known in choices.items():
         if record[key] not in known:
             raise ValueError(f"{key} is {record[key]!r}, not {' or '.join(map(str, known))}")
     epochs, environment = record["epochs"], record["environment"]
     metric = read_metric(record)
-    return Outcome(
+    return FinishedRun(
         arm=str(record["arm"]),
         budget=int(record["budget"]),
         seed=int(record["seed"]),
