@@ -12,14 +12,15 @@ from pathlib import Path
 from PIL import Image
 
 from trainact.errors import TrActValueError
+from trainact.lab.analysis.studies import find_studies
 from trainact.lab.files import write_atomically
 from trainact.lab.recipes.arms import BASELINE, name_arm
 from trainact.lab.recipes.experiment import find_experiments
+from trainact.lab.records.results import list_record_files
 from trainact.lab.report.chapters import list_pictures
 from trainact.lab.report.curves import draw_pictures
 from trainact.lab.report.markdown import render_chapter
 from trainact.lab.report.report_page import make_overview
-from trainact.lab.report.studies import find_studies
 from trainact.lab.report.study_chapters import StudyPage, write_study
 from trainact.lab.report.tables import Grid, escape_markdown, render_markdown
 
@@ -60,7 +61,7 @@ def read_evidence(results: Path) -> Evidence:
         experiment.name: None for family in FAMILIES for experiment in find_experiments(family)
     }
     folders = [folder for name in evidence for folder in results.rglob(name) if folder.is_dir()]
-    if not any(any(folder.rglob("record.json")) for folder in folders):
+    if not list_record_files(folders):
         return evidence
     studies, damages = find_studies(folders)
     if damages:

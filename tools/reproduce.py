@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainact.errors import TrActValueError
+from trainact.lab.analysis.studies import Study, find_studies
 from trainact.lab.commands.ls import CAUTION, add_up, tell_throughput
 from trainact.lab.cost.estimates import Throughput, count_run, find_throughputs
 from trainact.lab.environment import count_threads
 from trainact.lab.paper import list_tables, read_figures, read_table, read_times
 from trainact.lab.paper.faithful import find_faithful
 from trainact.lab.recipes.experiment import Experiment, find_experiment, list_experiments
+from trainact.lab.records.results import list_record_files
 from trainact.lab.report.command_line import write_command
-from trainact.lab.report.studies import Study, find_studies
 from trainact.lab.report.tables import Grid, render_markdown
 from trainact.lab.text import count_epochs
 
@@ -59,7 +60,7 @@ def read_full_studies(results: Path) -> list[Study]:
     Raises:
         TrActValueError: a record is damaged.
     """
-    if not any(results.rglob("record.json")):
+    if not list_record_files([results]):
         return []
     studies, damages = find_studies([results])
     if damages:

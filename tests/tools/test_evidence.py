@@ -86,7 +86,7 @@ def test_a_damaged_record_is_an_error(results):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_recipe_has_what_tuning_chose(name):
-    tuning = pages.ROOT / "results" / name / "tuning" / "tuning.json"
+    tuning = pages.ROOT / "results" / name / "tuning.json"
     runs = find_experiment(name).plan()
     plain = [run for run in runs if not run.tract.enabled]
     for budget, chosen in json.loads(tuning.read_text())["chosen"].items():

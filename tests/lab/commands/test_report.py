@@ -14,12 +14,12 @@ pytest.importorskip("rich", reason="terminal tables need rich")
 
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.answers import answer
+from trainact.lab.analysis.studies import find_studies
 from trainact.lab.commands import cli
 from trainact.lab.commands.report import read_report
 from trainact.lab.paper.faithful import list_deviations
 from trainact.lab.records.failures import write_failure
 from trainact.lab.report.report_page import render_markdown_report
-from trainact.lab.report.studies import find_studies
 from trainact.lab.report.study_chapters import write_study as tell_study
 from trainact.lab.report.wording import SMOKE
 

@@ -13,6 +13,7 @@ from trainact.errors import TrActValueError
 from trainact.lab.metric import read_metric, read_percent
 from trainact.lab.recipes.arms import BASELINE, order_arms
 from trainact.lab.recipes.recipe import HARMLESS
+from trainact.lab.records.record import FORMAT, Record
 from trainact.lab.text import count_epochs
 
 __all__ = [
@@ -24,8 +25,6 @@ __all__ = [
     "read_runs",
 ]
 
-Record = Mapping[str, Any]
-FORMAT = 1
 FREE_FIELDS = HARMLESS | {"run.seed", "run.device"}
 """Recipe fields that may differ between the seeds of one arm at one budget."""
 ARM_FIELDS = {"tract", "optimizer.first_layer_lr", "model.pretraining", "model.weights"}

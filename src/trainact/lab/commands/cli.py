@@ -31,6 +31,7 @@ COMMANDS = {
     "compare": Command("lab", "train plain and with TrAct, and compare"),
     "run": Command("lab", "do the runs of a recipe"),
     "tune": Command("lab", "choose rates for plain training, held-out"),
+    "collect": Command("lab", "gather the records of runs in one file for each experiment"),
     "report": Command("lab", "make pages from the records of runs"),
     "ls": Command("lab", "list all recipes, their runs and their cost"),
     "show": Command("lab", "show a recipe, its runs and what each costs"),

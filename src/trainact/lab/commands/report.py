@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from trainact.lab.analysis.studies import find_studies
 from trainact.lab.files import write_atomically
 from trainact.lab.report.chapters import list_pictures
 from trainact.lab.report.curves import draw_pictures
@@ -13,7 +14,6 @@ from trainact.lab.report.report_page import (
     render_html_report,
     render_markdown_report,
 )
-from trainact.lab.report.studies import find_studies
 from trainact.lab.report.study_chapters import write_study
 from trainact.lab.report.tables import render_text
 from trainact.lab.report.wording import SMOKE

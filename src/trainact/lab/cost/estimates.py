@@ -27,11 +27,11 @@ from trainact.lab.models.zoos import hide_values
 from trainact.lab.paper import read_times
 from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.recipes.recipe import ModelFields, Recipe, make_recipe
-from trainact.lab.records.record import read_record
+from trainact.lab.records.results import find_runs
 
 __all__ = ["Throughput", "count_run", "find_throughputs"]
 
-RESULTS = Path(__file__).parents[3] / "results"
+RESULTS = Path(__file__).parents[4] / "results"
 """Of the repository; a package that was installed without it has none."""
 CPU_RATE = 18e9
 """One thread of an AMD EPYC, from a trial of the recipe cifar10-cpu-resnet-sgd."""
@@ -76,9 +76,9 @@ def count_run(recipe: Recipe) -> float | None:
 def find_throughputs(results: Path = RESULTS) -> list[Throughput]:
     """Return what a CPU and a GPU do per second: as recorded, else as stated here."""
     found: dict[tuple[str, str], list[float]] = {}
-    for path in sorted(results.rglob("record.json")) if results.is_dir() else ():
+    records = [run.record for run in find_runs([results])] if results.is_dir() else []
+    for record in filter(None, records):
         try:
-            record = read_record(path)
             rate = _measure_rate(record)
         except (TrActValueError, KeyError, TypeError, ZeroDivisionError):
             continue  # trainact report tells of damaged records

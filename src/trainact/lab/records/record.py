@@ -1,13 +1,13 @@
-"""One folder a run: its recipe, its checkpoints while it lasts, its record once it has ended.
+"""Records of runs, and the folder of a run: its recipe, checkpoints and, at the end, its record.
 
-A folder without ``record.json`` is a run that was interrupted or still goes on. A record carries a
-seal, the SHA-256 of everything else in it: one that was damaged or edited is set aside.
+A folder without ``record.json`` belongs to a run that was interrupted or is still going on. A
+record carries a seal, the SHA-256 of its other fields, so that a damaged or edited one is noticed.
 """
 
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,16 @@ from trainact.lab.files import StorageError, set_aside, write_atomically
 from trainact.lab.recipes.recipe import Recipe, identify
 from trainact.lab.recipes.recipe_file import write_recipe
 
-__all__ = ["FORMAT", "RunFolder", "find_records", "read_record", "seal"]
+__all__ = ["FORMAT", "Record", "RunFolder", "find_records", "parse_record", "read_record", "seal"]
 
+Record = Mapping[str, Any]
+"""Everything about a run that has ended, complete or diverged, as JSON values."""
 FORMAT = 1
+"""The version of a record's fields."""
 
 
 class RunFolder:
-    """The folder of one run, named after its arm, budget, seed and the identity of its recipe."""
+    """The folder of one run, named after its arm, budget, seed and the hash of its recipe."""
 
     def __init__(self, root: Path, recipe: Recipe) -> None:
         self.recipe, self.identity = recipe, identify(recipe)
@@ -41,11 +44,11 @@ class RunFolder:
 
     @contextlib.contextmanager
     def hold(self, report: Callable[[str], None], ranks: int = 1) -> Iterator[None]:
-        """Hold the run for this process; where another has it, say so and wait until it ends.
+        """Lock the run for this process; if another process has it, report that and wait.
 
         Raises:
             StorageError: the folder cannot be made; or another process has the run and this one is
-                the first of several ranks, whose patience is shorter than a run.
+                the first of several ranks, which would time out before the run ends.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -68,7 +71,7 @@ class RunFolder:
             lock.release()
 
     def load_record(self, report: Callable[[str], None]) -> dict[str, Any] | None:
-        """Return the record of a run that has ended, or None; set a damaged one aside."""
+        """Return the record if the run has ended, else None; set a damaged record aside."""
         if not self.record_path.exists():
             return None
         try:
@@ -82,33 +85,49 @@ class RunFolder:
         report(f"the record {problem}; it is kept as {kept.name} and the run is done again")
         return None
 
-    def write_record(self, record: dict[str, Any]) -> None:
-        """Seal the record and write it: from then on the run has ended."""
+    def write_record(self, record: Record) -> None:
+        """Seal and write the record, which marks the run as ended."""
         text = json.dumps({**record, "seal": seal(record)}, indent=1)
         write_atomically(self.record_path, text.encode())
 
 
-def seal(record: dict[str, Any]) -> str:
-    """Return the SHA-256 of a record without its seal."""
+def seal(record: Record) -> str:
+    """Return the SHA-256 of a record without its seal; the order of its keys does not matter."""
     content = {key: value for key, value in record.items() if key != "seal"}
     text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Return the record of a file.
+    """Return the record in a file.
 
     Raises:
-        TrActValueError: it is no record, of another format, or not what was written.
+        TrActValueError: the file cannot be read, or does not hold a record as it was written.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return parse_record(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
         raise TrActValueError(f"{path} cannot be read: {error}") from error
+
+
+def parse_record(text: str, source: str) -> dict[str, Any]:
+    """Return the record in a text.
+
+    Args:
+        text: JSON.
+        source: where the text is from, for messages.
+
+    Raises:
+        TrActValueError: it is not a record of this format, or its seal does not fit.
+    """
+    try:
+        record = json.loads(text)
+    except ValueError as error:
+        raise TrActValueError(f"{source} cannot be read: {error}") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise TrActValueError(f"{path} is not a run's record of format {FORMAT}")
+        raise TrActValueError(f"{source} is not a run's record of format {FORMAT}")
     if record.get("seal") != seal(record):
-        raise TrActValueError(f"{path} is not as it was written: its seal does not fit")
+        raise TrActValueError(f"{source} is not as it was written: its seal does not fit")
     return record
 
 

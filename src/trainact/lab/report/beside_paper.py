@@ -1,6 +1,7 @@
 """Measured values beside those that the paper prints, and its claims held against them."""
 
 from trainact.lab.analysis.answers import Answers, answer
+from trainact.lab.analysis.studies import Study
 from trainact.lab.paper import Key, PrintedValue, find_places, find_printed, list_recipes
 from trainact.lab.paper.claims import ClaimResult, check_claims, read_claim
 from trainact.lab.paper.faithful import describe_deviations, find_faithful
@@ -8,7 +9,6 @@ from trainact.lab.paper.findings import Values
 from trainact.lab.paper.measured import measure_values
 from trainact.lab.recipes.arms import BASELINE, name_arm
 from trainact.lab.report.chapters import Chapter
-from trainact.lab.report.studies import Study
 from trainact.lab.report.tables import Grid
 from trainact.lab.report.wording import show_difference, show_number
 

@@ -4,6 +4,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainact.lab.analysis.studies import Damage
 from trainact.lab.paper import Key
 from trainact.lab.paper.findings import Value
 from trainact.lab.recipes.arms import BASELINE, name_arm
@@ -11,7 +12,6 @@ from trainact.lab.report.beside_paper import judge_claims, measure_study
 from trainact.lab.report.chapters import Chapter
 from trainact.lab.report.markdown import render_chapter as render_chapter_in_markdown
 from trainact.lab.report.page import SMOKE_BANNER, render_chapter, render_document
-from trainact.lab.report.studies import Damage
 from trainact.lab.report.study_chapters import StudyPage
 from trainact.lab.report.tables import Grid, escape_markdown
 from trainact.lab.report.wording import SMOKE, show_accuracy, show_difference, show_reach

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.answers import Answers, answer
+from trainact.lab.analysis.studies import Study
 from trainact.lab.recipes.experiment import Experiment, find_experiment, list_experiments
 from trainact.lab.report.beside_paper import compare_with_paper
 from trainact.lab.report.chapters import Chapter, ask_question, write_chapters
 from trainact.lab.report.command_line import write_command
-from trainact.lab.report.studies import Study
 from trainact.lab.report.tables import Grid
 from trainact.lab.report.tuning_table import (
     HOW_RATES_ARE_CHOSEN,

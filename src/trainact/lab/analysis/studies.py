@@ -1,0 +1,161 @@
+"""The runs of each experiment below folders of results, before anything is compared."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainact.errors import TrActValueError
+from trainact.lab.analysis.runs import read_runs
+from trainact.lab.recipes.experiment import list_experiments
+from trainact.lab.recipes.tuning import read_tuning
+from trainact.lab.records.record import Record
+from trainact.lab.records.results import FoundRun, find_runs, find_tunings, sort_key
+
+__all__ = ["Damage", "Study", "find_studies", "read_full_tuning", "separate_damaged"]
+
+
+@dataclass
+class Study:
+    """All runs of one experiment that are of one kind.
+
+    Attributes:
+        name: the recipe's, which is also its folder's.
+        folder: where its runs lie; the first, if there are several.
+        kind: full or smoke.
+        network: set where the recipe has several networks.
+        records: of the runs that ended, complete or diverged.
+        interrupted: the runs without a record.
+        tuning: what ``trainact tune`` wrote.
+    """
+
+    name: str
+    folder: Path
+    kind: str
+    network: str = ""
+    records: list[Record] = field(default_factory=list)
+    interrupted: list[str] = field(default_factory=list)
+    tuning: dict[str, Any] | None = None
+
+    @property
+    def key(self) -> str:
+        """Return a name for files and links that no other study has."""
+        parts = [self.name, self.network.rpartition(":")[2], "smoke" * (self.kind == "smoke")]
+        text = "-".join(part for part in parts if part)
+        return "".join(c if c.isalnum() or c in "-_." else "-" for c in text).strip("-.") or "runs"
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A file that is left out, and why."""
+
+    path: Path
+    reason: str
+
+
+def find_studies(roots: Sequence[Path]) -> tuple[list[Study], list[Damage]]:
+    """Return the experiments below folders, full ones before smoke ones, and damaged files.
+
+    Raises:
+        TrActValueError: there is no such folder, or no run in any of them.
+    """
+    runs, damages = separate_damaged(find_runs(roots))
+    studies: dict[tuple[str, str], Study] = {}
+    for run in runs:
+        if run.record is None or not run.tuning:
+            study = _open(studies, run.folder, "smoke" if run.smoke else "full")
+            if run.record is None:
+                study.interrupted.append(run.describe_interruption())
+            elif all(run.record["seal"] != other["seal"] for other in study.records):
+                study.records.append(run.record)
+    for folder, path in find_tunings(roots):
+        try:
+            _open(studies, folder, "full").tuning = read_full_tuning(path)
+        except TrActValueError as error:
+            damages.append(Damage(path, str(error)))
+    if not studies and not damages:
+        shown = ", ".join(map(str, roots))
+        raise TrActValueError(
+            f"there is no record of a run below {shown}; trainact run and trainact compare leave "
+            "them in the folder that --out names."
+        )
+    split = [part for study in studies.values() for part in _split(study)]
+    return _rename(sorted(split, key=lambda s: (s.kind, s.name, s.network))), damages
+
+
+def separate_damaged(runs: Iterable[FoundRun]) -> tuple[list[FoundRun], list[Damage]]:
+    """Return the runs whose records, if any, are whole, and the others' files with the reasons."""
+    whole, damages = [], []
+    for run in runs:
+        damage = run.damage
+        try:
+            if run.record is not None:
+                read_runs([run.record])
+        except TrActValueError as error:
+            damage = f"{run.path}: {error}"
+        if damage:
+            damages.append(Damage(run.path, damage))
+        else:
+            whole.append(run)
+    return whole, damages
+
+
+def read_full_tuning(path: Path) -> dict[str, Any]:
+    """Return what ``trainact tune`` wrote, with all values that it tried.
+
+    Raises:
+        TrActValueError: the file holds something else.
+    """
+    tuning = read_tuning(path)
+    try:
+        int(tuning["held_out"])
+        for row in tuning["tried"]:
+            row["value"], row["accuracy"], dict(row["with"]), len(row["seeds"])
+            tuning["chosen"][str(row["budget"])][row["field"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise TrActValueError(f"{path} is not what trainact tune writes: {error!r}.") from error
+    return tuning
+
+
+def _open(studies: dict[tuple[str, str], Study], folder: Path, kind: str) -> Study:
+    """Return the study of a folder; folders with the name of one recipe are one study.
+
+    A table of networks has one folder for each network below the recipe's.
+    """
+    known = list_experiments()
+    key, name, network = str(folder), folder.name, ""
+    if folder.name in known:
+        key = folder.name
+    elif folder.parent.name in known:
+        name, network = folder.parent.name, folder.name
+        key = f"{name}/{network}"
+    return studies.setdefault((key, kind), Study(name, folder, kind, network))
+
+
+def _split(study: Study) -> Iterable[Study]:
+    """Return one study for each network; interrupted runs stay with the first."""
+    study.records.sort(key=sort_key)
+    networks = sorted({str(record["model"]["name"]) for record in study.records})
+    if len(networks) < 2:
+        return [study]
+    parts = []
+    for network in networks:
+        records = [r for r in study.records if r["model"]["name"] == network]
+        lost = study.interrupted if network == networks[0] else []
+        part = dataclasses.replace(study, network=network, records=records, interrupted=lost)
+        parts.append(part)
+    return parts
+
+
+def _rename(studies: list[Study]) -> list[Study]:
+    """Add the parent's name to folders that have the same name and are not of a known recipe."""
+    keys = [study.key for study in studies]
+    for study in studies:
+        if keys.count(study.key) > 1:
+            study.name = f"{study.folder.parent.name}-{study.name}"
+    for study in studies:
+        alike = [other for other in studies if other.key == study.key]
+        for number, other in enumerate(alike[1:], start=2):
+            other.name = f"{other.name}-{number}"
+    return studies

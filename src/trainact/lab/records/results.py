@@ -1,0 +1,158 @@
+"""Runs below folders of results.
+
+An experiment's folder holds its runs as they were made, or collected, one record a line:
+
+    NAME/runs/RUN/record.json           NAME/records.jsonl
+    NAME/tuning/runs/RUN/record.json    NAME/tuning.jsonl
+    NAME/tuning/tuning.json             NAME/tuning.json
+
+``tuning.json`` keeps the values that ``trainact tune`` tried and chose. Smoke runs, in
+``NAME/smoke``, are never collected.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainact.errors import TrActValueError
+from trainact.lab.files import write_atomically
+from trainact.lab.recipes.names import name_run
+from trainact.lab.recipes.recipe_file import read_recipe
+from trainact.lab.records.failures import read_failure
+from trainact.lab.records.record import Record, parse_record, read_record
+
+__all__ = [
+    "RECORDS",
+    "TUNING",
+    "TUNING_RECORDS",
+    "FoundRun",
+    "find_runs",
+    "find_tunings",
+    "list_record_files",
+    "read_lines",
+    "sort_key",
+    "write_records",
+]
+
+RECORDS, TUNING_RECORDS, TUNING = "records.jsonl", "tuning.jsonl", "tuning.json"
+RUN_FOLDERS = ("runs", "smoke")
+TUNING_FOLDER = "tuning"
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run below a folder of results.
+
+    Attributes:
+        folder: the experiment's.
+        path: the file of its record, which an interrupted run does not have.
+        tuning: whether ``trainact tune`` made it, with held-out images.
+        record: None if the run was interrupted or its record is damaged.
+        damage: what is wrong with the record.
+    """
+
+    folder: Path
+    path: Path
+    tuning: bool
+    record: Record | None = None
+    damage: str = ""
+
+    @property
+    def smoke(self) -> bool:
+        """Return whether it is a smoke run."""
+        return self.record["kind"] == "smoke" if self.record else self.path.parts[-3] == "smoke"
+
+    def describe_interruption(self) -> str:
+        """Return the name of a run without a record, and why it failed if that is known."""
+        folder = self.path.parent
+        try:
+            name = name_run(read_recipe(folder / "recipe.toml"))
+        except TrActValueError:
+            name = "a run whose recipe cannot be read"
+        if any(folder.glob(f"{self.path.name}.damaged-*")):
+            name += ", whose record was damaged and set aside"
+        failure = read_failure(folder)
+        reason = f"; it failed: {failure['failure']}" if failure else ""
+        return f"{'tuning, ' * self.tuning}{name} ({folder.name}){reason}"
+
+
+def find_runs(roots: Sequence[Path]) -> list[FoundRun]:
+    """Return all runs below folders, ended, interrupted or damaged, each file once.
+
+    Raises:
+        TrActValueError: a root is not a folder.
+    """
+    runs = []
+    for folder in sorted({p.parent for p in _find(roots, "record.json", "recipe.toml")}):
+        inside = folder.parent.name in RUN_FOLDERS
+        if inside or (folder / "record.json").exists():
+            runs.append(_read_folder(folder, folder.parent.parent if inside else folder.parent))
+    for path in _find(roots, RECORDS, TUNING_RECORDS):
+        runs += read_lines(path)
+    return runs
+
+
+def find_tunings(roots: Sequence[Path]) -> list[tuple[Path, Path]]:
+    """Return the folder of the experiment and the path of each ``tuning.json`` below folders."""
+    return [(_leave_tuning(path.parent), path) for path in _find(roots, TUNING)]
+
+
+def list_record_files(roots: Sequence[Path]) -> list[Path]:
+    """Return the files below folders that hold records."""
+    return _find(roots, "record.json", RECORDS, TUNING_RECORDS)
+
+
+def read_lines(path: Path) -> list[FoundRun]:
+    """Return the runs of a file of one record a line."""
+    folder, tuning, runs = path.parent, path.name == TUNING_RECORDS, []
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        return [FoundRun(folder, path, tuning, damage=f"{path} cannot be read: {error}")]
+    for number, line in enumerate(lines, start=1):
+        record, damage = None, ""
+        try:
+            if not line:
+                continue
+            record = parse_record(line, f"line {number} of {path}")
+        except TrActValueError as error:
+            damage = str(error)
+        runs.append(FoundRun(folder, path, tuning, record, damage))
+    return runs
+
+
+def write_records(path: Path, records: Iterable[Record]) -> None:
+    """Write sealed records, one a line, in an order that keeps diffs small.
+
+    Raises:
+        StorageError: the disk is full or the folder cannot be written; what was there is kept.
+    """
+    lines = [json.dumps(r, separators=(",", ":")) + "\n" for r in sorted(records, key=sort_key)]
+    write_atomically(path, "".join(lines).encode())
+
+
+def sort_key(record: Record) -> tuple[str, int, int, str]:
+    """Return arm, budget, seed and identity of the recipe, which no two runs share."""
+    return str(record["arm"]), int(record["budget"]), int(record["seed"]), record["recipe_id"]
+
+
+def _find(roots: Sequence[Path], *names: str) -> list[Path]:
+    for root in roots:
+        if not root.is_dir():
+            raise TrActValueError(f"{root} is no folder; give one that holds results of runs.")
+    return sorted({p.resolve() for root in roots for name in names for p in root.rglob(name)})
+
+
+def _leave_tuning(folder: Path) -> Path:
+    return folder.parent if folder.name == TUNING_FOLDER else folder
+
+
+def _read_folder(folder: Path, home: Path) -> FoundRun:
+    path, tuning = folder / "record.json", home.name == TUNING_FOLDER
+    record, damage = None, ""
+    try:
+        record = read_record(path) if path.exists() else None
+    except TrActValueError as error:
+        damage = str(error)
+    return FoundRun(_leave_tuning(home), path, tuning, record, damage)
