@@ -1,47 +1,54 @@
-"""Files that are whole or absent: written beside their place, then moved there."""
+"""Atomic writes, and damaged files."""
 
 import contextlib
 import errno
 import os
-import tempfile
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 from trainact.errors import TrActError
 
-__all__ = ["StorageError", "set_aside", "write_atomically"]
+__all__ = ["StorageError", "replace_atomically", "set_aside", "write_atomically"]
 
 
 class StorageError(TrActError):
-    """The disk is full, or a folder cannot be written."""
+    """A file cannot be written, for example because the disk is full."""
+
+
+@contextlib.contextmanager
+def replace_atomically(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write to, which becomes ``path`` if the block succeeds.
+
+    Raises:
+        StorageError: the file cannot be written; an earlier file of that name is kept.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise StorageError(_describe(path, error)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write ``content`` so that no reader, and no crash, ever meets a part of it.
+    """Write a file whole or not at all.
 
     Raises:
-        StorageError: the disk is full or the folder cannot be written; what was there is kept.
+        StorageError: the file cannot be written; an earlier file of that name is kept.
     """
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise StorageError(_describe(path, error)) from error
-        raise
+    with replace_atomically(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a file that is not to be trusted, keeping it; return its new place."""
+    """Rename a damaged file so that it is kept but not used; return its new path."""
     number = 1
     while (kept := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
@@ -52,7 +59,7 @@ def set_aside(path: Path) -> Path:
 def _describe(path: Path, error: OSError) -> str:
     if error.errno == errno.ENOSPC:
         return (
-            f"the disk is full: {path} could not be written. What was written before is kept; free "
-            "some space and give the same command again to go on."
+            f"the disk is full: {path} could not be written. Earlier files are kept; free some "
+            "space, then give the same command again to continue."
         )
     return f"{path} could not be written: {error.strerror or error}."

@@ -1,4 +1,4 @@
-"""What a run is judged by, in per cent: images that are right, or objects that are found."""
+"""The metric of a run, in per cent: accuracy, or mean average precision of a detector."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,12 +7,12 @@ __all__ = ["ACCURACY", "MEAN_AVERAGE_PRECISION", "Metric", "read_metric", "read_
 
 
 class Metric(NamedTuple):
-    """A number that every epoch of a record has.
+    """A metric that every epoch of a record has.
 
     Attributes:
-        name: what a reader calls it.
-        field: of an epoch.
-        over: the field that it is divided by; empty for a number that is in [0, 1] as it stands.
+        name: as tables show it.
+        field: key of its value in an epoch.
+        over: key of the number to divide the value by; empty if the value is a fraction of 1.
     """
 
     name: str
@@ -25,7 +25,7 @@ MEAN_AVERAGE_PRECISION = Metric("mAP (11-point)", "map")
 
 
 def read_metric(record: Mapping[str, Any]) -> Metric:
-    """Return the metric that a record names; one without a name is judged by its accuracy."""
+    """Return the metric of a record; it is accuracy unless the record names another."""
     return Metric(**record["metric"]) if "metric" in record else ACCURACY
 
 

@@ -394,7 +394,7 @@ def test_two_processes_at_once_obtain_it_once(small, tmp_path, cache):
         said, complaints = process.communicate(timeout=600)
         assert said == "ready\n", complaints
     assert len(calls.read_text().splitlines()) == 1
-    assert not list(cache.glob("*.part")) + list(cache.glob("*.damaged*"))
+    assert not list(cache.glob(".*")) + list(cache.glob("*.damaged*"))
 
 
 # ---- real samples

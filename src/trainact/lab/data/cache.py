@@ -7,12 +7,12 @@ holds the checksum of its tensors, which is verified on reading.
 import contextlib
 import hashlib
 import os
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from torch import Tensor
 
+from trainact.lab import files
 from trainact.lab.data.images import DataError, Note, hash_tensor
 
 __all__ = ["cache_file", "lock_cache", "read_cache", "set_aside", "write_cache"]
@@ -54,30 +54,21 @@ def write_cache(name: str, tensors: dict[str, Tensor], note: Note) -> None:
     from safetensors.torch import save_file
 
     file = cache_file(name)
-    scratch = file.with_name(f"{file.name}.{uuid.uuid4().hex}.part")
     whole = {key: tensor.contiguous() for key, tensor in tensors.items()}
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        save_file(whole, scratch, metadata={"sha256": _hash_all(whole)})
-        os.replace(scratch, file)
-    except (OSError, SafetensorError) as error:
+        with files.replace_atomically(file) as temporary:
+            save_file(whole, temporary, metadata={"sha256": _hash_all(whole)})
+    except (files.StorageError, SafetensorError) as error:
         note(
             f"{name} cannot be cached in {file.parent} ({error}); set TRAINACT_CACHE to a folder "
             "that can be written."
         )
-    finally:
-        with contextlib.suppress(OSError):
-            scratch.unlink(missing_ok=True)
 
 
 def set_aside(name: str, reason: DataError, note: Note) -> None:
     """Rename a damaged cache file, so that it can be inspected, and report it."""
-    file = cache_file(name)
-    number = 1
-    while (aside := file.with_name(f"{file.name}.damaged-{number}")).exists():
-        number += 1
     try:
-        file.rename(aside)
+        aside = files.set_aside(cache_file(name))
     except OSError as error:
         note(f"{reason} It cannot be renamed ({error}).")
     else:

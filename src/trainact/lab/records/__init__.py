@@ -1,1 +1,1 @@
-"""What does a run leave? Records, checkpoints, failures and events."""
+"""The files of runs: records, checkpoints and failures; and the events of a running run."""

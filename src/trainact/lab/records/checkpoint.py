@@ -1,7 +1,7 @@
-"""Checkpoints: the whole state of a run in one safetensors file, which holds no code.
+"""Checkpoints: the whole state of a run in one safetensors file, which cannot hold code.
 
-A file's name tells its step and its SHA-256, so a damaged one is recognised without any index. The
-newest two are kept: where the newest is damaged, the one before serves.
+A file's name contains its step and its SHA-256, so that a damaged file is recognised. The newest
+two are kept: if the newest is damaged, the one before is used.
 """
 
 import hashlib
@@ -28,8 +28,8 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
 
     Args:
         folder: the run's.
-        step: a number that grows from one checkpoint to the next.
-        state: what the rest of the run depends on.
+        step: optimizer steps so far; larger for each later checkpoint.
+        state: everything that the rest of the run depends on.
 
     Raises:
         StorageError: it could not be written; earlier checkpoints are kept.
@@ -46,7 +46,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
 
 
 def load_checkpoint(folder: Path, report: Callable[[str], None]) -> dict[str, Any] | None:
-    """Return the newest state that is whole, or None; damaged files are reported and set aside."""
+    """Return the newest undamaged state, or None; damaged files are reported and set aside."""
     for _, path in _list(folder):
         content = path.read_bytes()
         match = _NAME.fullmatch(path.name)
@@ -61,7 +61,7 @@ def load_checkpoint(folder: Path, report: Callable[[str], None]) -> dict[str, An
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints of a run that has ended; damaged ones stay."""
+    """Remove the checkpoints of a run that has ended; damaged ones, set aside, stay."""
     for _, path in _list(folder):
         path.unlink(missing_ok=True)
 
@@ -74,7 +74,7 @@ def _list(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Return ``value`` as JSON can hold it, with its tensors moved to ``tensors`` by name."""
+    """Return ``value`` for JSON, with its tensors moved to ``tensors`` under their names."""
     if isinstance(value, Tensor):
         tensors[name] = value.detach().cpu().contiguous().clone()
         return {"tensor": name}
@@ -86,8 +86,8 @@ def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return {"value": value}
     raise TrActTypeError(
-        f"{name} of a checkpoint is a {type(value).__name__}; only tensors, numbers, text, lists "
-        "and dicts can be kept without pickling."
+        f"{name} of a checkpoint is a {type(value).__name__}; only tensors, numbers, strings, "
+        "lists, tuples and dicts can be saved without pickling."
     )
 
 

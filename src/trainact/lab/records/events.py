@@ -1,4 +1,4 @@
-"""What a run tells while it goes on, and how that crosses from one process to another."""
+"""Events of a running run: progress, messages and its end, as objects and as lines of JSON."""
 
 import dataclasses
 import json
@@ -6,22 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Event", "Report", "read_event", "write_event"]
+__all__ = ["Event", "EventHandler", "read_event", "write_event"]
 
 
 @dataclass(frozen=True)
 class Event:
-    """One piece of news.
+    """One event of a run.
 
     Attributes:
-        kind: a step or an epoch is done, the run has ended or failed, or there is a word to say.
-        epoch: epochs done, of ``epochs``.
-        part: how much of the next one is done, from 0 to 1.
+        kind: a step or an epoch is done, the run has ended or failed, or there is a message.
+        epoch: number of finished epochs, of ``epochs``.
+        part: finished part of the current epoch, from 0 to 1.
         loss: mean over the images of this epoch so far.
-        accuracy: per cent of the test images, after an epoch, or what ``metric`` names instead.
-        metric: what is told as ``accuracy``.
-        seconds: that the epoch took, testing included.
-        text: of a note or a failure.
+        accuracy: value of ``metric`` on the test images after an epoch, in per cent.
+        metric: name of the metric.
+        seconds: duration of the epoch, including testing.
+        text: of a message or a failure.
         record: of the run that has ended.
     """
 
@@ -37,14 +37,14 @@ class Event:
     record: dict[str, Any] | None = None
 
 
-Report = Callable[[Event], None]
+EventHandler = Callable[[Event], None]
 
 
 def write_event(event: Event) -> str:
-    """Return the event as one line."""
+    """Return the event as one line of JSON."""
     return json.dumps(dataclasses.asdict(event))
 
 
 def read_event(line: str) -> Event:
-    """Return the event of a line."""
+    """Return the event that ``write_event`` wrote."""
     return Event(**json.loads(line))

@@ -1,6 +1,6 @@
-"""Runs that failed: why, in a file of their folder, until the same run comes to its end.
+"""The reason why a run failed, kept in its folder until the run ends.
 
-A run that failed has no record, so the same command tries it again.
+A failed run has no record, so the same command tries it again.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ FILE = "failure.json"
 
 
 def write_failure(folder: Path, failure: str, trace: str = "") -> Path:
-    """Write why a run failed into its folder; a folder that cannot be written is let be.
+    """Write the reason into the run's folder, if that can be written; return the file's path.
 
     Args:
         folder: the run's.
-        failure: one sentence.
-        trace: where it happened, as Python tells it.
+        failure: the reason in one sentence.
+        trace: Python's traceback.
     """
     before = read_failure(folder)
     content = {
@@ -33,13 +33,13 @@ def write_failure(folder: Path, failure: str, trace: str = "") -> Path:
         "host": platform.node(),
         "trace": trace.splitlines(),
     }
-    with contextlib.suppress(StorageError):  # it is told on the screen all the same
+    with contextlib.suppress(StorageError):  # the failure is also printed
         write_atomically(folder / FILE, json.dumps(content, indent=1).encode())
     return folder / FILE
 
 
 def read_failure(folder: Path) -> dict[str, Any] | None:
-    """Return what was written when the run failed last, or None."""
+    """Return what the last ``write_failure`` wrote, or None."""
     try:
         content = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -48,6 +48,6 @@ def read_failure(folder: Path) -> dict[str, Any] | None:
 
 
 def clear_failure(folder: Path) -> None:
-    """Forget an earlier failure: the run has come to its end."""
+    """Remove the reason of an earlier failure, because the run has ended."""
     with contextlib.suppress(OSError):
         (folder / FILE).unlink(missing_ok=True)

@@ -25,7 +25,7 @@ from trainact.errors import TrActError, TrActValueError
 from trainact.lab.data import load_data
 from trainact.lab.files import write_atomically
 from trainact.lab.ranks import count_ranks
-from trainact.lab.records.events import Event, Report, read_event, write_event
+from trainact.lab.records.events import Event, EventHandler, read_event, write_event
 from trainact.lab.records.failures import clear_failure, write_failure
 from trainact.lab.running.display import Display
 from trainact.lab.running.plan import PlannedRun
@@ -84,7 +84,7 @@ def do_task(run: PlannedRun, marker: Path, mailbox: Any) -> Delivery:
         os._exit(1)
 
 
-def _do_task(run: PlannedRun, marker: Path, report: Report) -> Delivery:
+def _do_task(run: PlannedRun, marker: Path, report: EventHandler) -> Delivery:
     if marker.exists():
         _, record, failure = do_run(run, report, _load)
         return Delivery(record, failure, {})

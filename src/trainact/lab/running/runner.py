@@ -22,7 +22,7 @@ from trainact.lab.files import StorageError
 from trainact.lab.ranks import count_ranks, is_first_rank
 from trainact.lab.recipes.recipe import DataFields, Recipe
 from trainact.lab.recipes.recipe_file import read_recipe, write_recipe
-from trainact.lab.records.events import Event, Report, read_event, write_event
+from trainact.lab.records.events import Event, EventHandler, read_event, write_event
 from trainact.lab.records.failures import write_failure
 from trainact.lab.running.display import Display
 from trainact.lab.running.plan import PlannedRun
@@ -102,7 +102,7 @@ def cache_data(load: Callable[..., Any]) -> Callable[..., Any]:
     return load_once
 
 
-def do_run(run: PlannedRun, report: Report, load: Callable[..., Any]) -> RunResult:
+def do_run(run: PlannedRun, report: EventHandler, load: Callable[..., Any]) -> RunResult:
     """Do a run in this process; if it fails, write the reason into its folder.
 
     Raises:

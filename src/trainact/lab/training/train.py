@@ -14,7 +14,7 @@ from trainact.lab.data import load_data
 from trainact.lab.metric import read_percent
 from trainact.lab.recipes.recipe import Recipe, recipe_to_dict
 from trainact.lab.records.checkpoint import load_checkpoint, remove_checkpoints
-from trainact.lab.records.events import Event, Report
+from trainact.lab.records.events import Event, EventHandler
 from trainact.lab.records.failures import clear_failure
 from trainact.lab.records.record import RunFolder
 from trainact.lab.training.ending import make_record, save_weights
@@ -35,7 +35,7 @@ class DivergedError(TrActError):
 
 
 def train(
-    recipe: Recipe, root: Path, report: Report, load: Callable[..., Any] = load_data
+    recipe: Recipe, root: Path, report: EventHandler, load: Callable[..., Any] = load_data
 ) -> dict[str, Any]:
     """Do the run of a recipe below ``root``, or what is left of it; return its record.
 
@@ -92,7 +92,7 @@ class _Run:
         recipe: Recipe,
         folder: RunFolder,
         accelerator: Accelerator,
-        report: Report,
+        report: EventHandler,
         data: Any,
     ) -> None:
         self.recipe, self.folder, self.accelerator = recipe, folder, accelerator
