@@ -132,7 +132,7 @@ def test_an_exception_leaves_gradient_and_state_as_they_were(present):
         assert torch.equal(model[0].weight.grad, before)
     else:
         assert model[0].weight.grad is None
-    assert model[0].memory.pooled is None
+    assert model[0].memory.pool is None
     model.zero_grad()
     model(x).square().mean().backward()
     assert_close(model[0].weight.grad, whole_batch_grad(model, x))

@@ -67,7 +67,7 @@ def test_groups_are_layers_of_their_own():
     ("scale", "lam", "advice"),
     [
         (0.01, 0.1, "lam 0.1 exceeds every eigenvalue: TrAct is close to plain training"),
-        (1000.0, 0.1, "too much for float32: standardise the input, or use moment_dtype"),
+        (1000.0, 0.1, "too large for float32: standardise the input, or use moment_dtype"),
         (1.0, 0.1, "lam 0.1 lies below the largest eigenvalue"),
     ],
 )
@@ -92,7 +92,7 @@ def test_the_advice_follows_from_the_eigenvalues(scale, lam, advice):
             nn.Linear(4, 2),
             torch.randn(3, 4),
             torch.randn(5, 2),
-            r"grad_z of shape \(5, 2\) does not fit x",
+            r"grad_z of shape \(5, 2\) does not match x",
         ),
         (nn.Linear(4, 2), torch.randn(0, 4), torch.randn(0, 2), "0 rows"),
     ],

@@ -1,4 +1,4 @@
-"""Finding the layers that meet the image before any other weight does."""
+"""Finding the layers whose input is the image itself."""
 
 import warnings
 
@@ -201,7 +201,9 @@ def test_an_unsupported_first_layer_is_named(model, example, message):
 
 def test_an_unsupported_weight_beside_a_found_layer_is_a_warning():
     model = Net(lambda s, x: (s.stem(x), s.own(x)), stem=nn.Conv2d(3, 4, 3), own=OwnLinear())
-    with pytest.warns(UserWarning, match="also meets weights that TrAct cannot train"):
+    with pytest.warns(
+        UserWarning, match="also applies weights to the image that TrAct cannot train"
+    ):
         assert find_first_layers(model) == ["stem"]
 
 
@@ -217,7 +219,7 @@ def test_nothing_found_is_an_error_that_says_what_to_do(model, message):
     with pytest.raises(ValueError, match=message) as caught:
         apply_tract(model)
     assert isinstance(caught.value, TrActError)
-    assert "pass example_input= as the model takes it, or layers=" in str(caught.value)
+    assert "pass example_input= with an input of the model, or layers=" in str(caught.value)
 
 
 def test_a_lazy_layer_is_found_and_refused_and_stays_lazy():

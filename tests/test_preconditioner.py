@@ -1,4 +1,4 @@
-"""The formula: both lemmas of the paper, its limits, and what happens where it cannot be solved."""
+"""The formula: both lemmas of the paper, its limits, and failed factorizations."""
 
 import warnings
 
@@ -9,6 +9,7 @@ from torch import Tensor
 from cases import assert_close
 from trainact.preconditioner import precondition, precondition_few_rows
 from trainact.reference import tract_gradient
+from trainact.second_moment import SecondMoment
 
 
 def draw(b: int, n: int, m: int = 3) -> tuple[Tensor, Tensor]:
@@ -16,12 +17,12 @@ def draw(b: int, n: int, m: int = 3) -> tuple[Tensor, Tensor]:
 
 
 def by_moment(rows: Tensor, grad_z: Tensor, lam: float) -> Tensor:
-    second_moment = rows.T @ rows / len(rows)
-    return precondition((grad_z.T @ rows)[None], second_moment[None], lam)[0]
+    second_moment = SecondMoment((rows.T @ rows)[None], len(rows))
+    return precondition(grad_z.T @ rows, second_moment, lam)
 
 
 def by_few_rows(rows: Tensor, grad_z: Tensor, lam: float) -> Tensor:
-    return precondition_few_rows((grad_z.T @ rows)[None], rows[None], lam)[0]
+    return precondition_few_rows(grad_z.T @ rows, rows[None], lam)
 
 
 @pytest.mark.parametrize("b", [1, 7, 8, 9, 40])
@@ -85,21 +86,21 @@ def test_duplicated_rows_change_nothing():
 def test_a_factorization_that_fails_gives_nan_and_a_warning_that_names_the_remedy():
     indefinite = torch.diag(torch.tensor([1.0, -1.0]))[None]
     with pytest.warns(RuntimeWarning, match=r"moment_dtype=torch\.float64"):
-        result = precondition(torch.ones(1, 3, 2), indefinite, 0.1)
+        result = precondition(torch.ones(3, 2), SecondMoment(indefinite, 1), 0.1)
     assert result.isnan().all()
 
 
 def test_only_the_group_that_fails_becomes_nan():
     moments = torch.stack([torch.eye(2), -torch.eye(2)])
     with pytest.warns(RuntimeWarning, match="could not factorize"):
-        result = precondition(torch.ones(2, 3, 2), moments, 0.1)
-    assert result[0].isfinite().all()
-    assert result[1].isnan().all()
+        result = precondition(torch.ones(6, 2), SecondMoment(moments, 1), 0.1)
+    assert result[:3].isfinite().all()
+    assert result[3:].isnan().all()
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_second_moment_that_is_not_finite_gives_nan_without_a_warning(bad):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = precondition(torch.ones(1, 3, 2), torch.full((1, 2, 2), bad), 0.1)
+        result = precondition(torch.ones(3, 2), SecondMoment(torch.full((1, 2, 2), bad), 1), 0.1)
     assert result.isnan().all()

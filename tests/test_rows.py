@@ -1,4 +1,4 @@
-"""The canonical layout against patches cut out one by one."""
+"""Unfolded rows against patches cut out one by one."""
 
 import pytest
 import torch
@@ -6,9 +6,9 @@ from torch import nn
 
 from cases import CASES, Case
 from trainact.errors import TrActValueError
-from trainact.moments import sum_outer_products
 from trainact.reference import cut_patches
 from trainact.rows import (
+    count_inputs,
     count_rows,
     describe_patches,
     patches_of_layer,
@@ -25,6 +25,7 @@ def test_rows_are_the_patches_in_the_order_of_the_weight(case: Case):
     expected = cut_patches(x, layer)
     patches = patches_of_layer(layer)
     assert count_rows(x, patches) == expected.shape[1]
+    assert count_inputs(x, patches) == expected.shape[2]
     if expected.shape[1]:
         assert torch.equal(unfold_rows(x, patches), expected)
 
@@ -42,16 +43,6 @@ def test_chunks_hold_the_same_rows_as_the_whole(case: Case, max_elements: int):
         chunked = torch.cat(chunks, dim=1)
         assert torch.allclose(chunked.mT @ chunked, whole.mT @ whole)
         assert torch.allclose(chunked.sum(1), whole.sum(1))
-
-
-@every_case
-def test_the_second_moment_is_that_of_the_rows(case: Case):
-    layer, x = case.draw()
-    rows = cut_patches(x, layer)
-    moment = sum_outer_products(
-        x, patches_of_layer(layer), rows.shape[-1], torch.float64, torch.float64
-    )
-    assert torch.allclose(moment, rows.mT @ rows, rtol=1e-10, atol=1e-10)
 
 
 def test_rows_times_weight_are_the_pre_activations():

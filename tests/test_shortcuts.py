@@ -1,4 +1,4 @@
-"""every= and rows=: cheaper by choice, and what each of them approximates."""
+"""every= and rows=: what the cheaper options approximate."""
 
 import copy
 import math
@@ -11,7 +11,7 @@ from torch import nn
 from cases import CASES, Case, assert_close
 from trainact import TrAct, accumulate
 from trainact.reference import cut_patches, tract_gradient_of_layer
-from trainact.rows import count_rows, patches_of_layer, sample_rows
+from trainact.rows import RowSample, count_rows, patches_of_layer, unfold_rows
 
 
 def step(layer, x, grad_z):
@@ -89,7 +89,7 @@ def test_a_sample_is_one_row_of_each_stratum(case: Case, seed):
     num_rows = count_rows(x, patches)
     rows = cut_patches(x, layer)
     for count in {1, num_rows // 3, num_rows // 2, num_rows} - {0} if num_rows else ():
-        sample = sample_rows(x, patches, count, torch.tensor(seed))
+        sample = unfold_rows(x, patches, RowSample(count, torch.tensor(seed)))
         assert sample.shape == (rows.shape[0], count, rows.shape[2])
         for stratum, row in enumerate(sample.transpose(0, 1)):
             first, last = stratum * num_rows / count, (stratum + 1) * num_rows / count
@@ -112,7 +112,8 @@ def test_samples_differ_from_step_to_step_and_leave_the_global_random_state_alon
 def test_samples_are_spread_evenly():
     """Over many steps every row is taken about equally often."""
     x, patches = torch.arange(40.0).unsqueeze(1), patches_of_layer(nn.Linear(1, 1))
-    taken = torch.stack([sample_rows(x, patches, 8, torch.tensor(s))[0, :, 0] for s in range(2000)])
+    samples = (RowSample(8, torch.tensor(seed)) for seed in range(2000))
+    taken = torch.stack([unfold_rows(x, patches, sample)[0, :, 0] for sample in samples])
     frequency = torch.bincount(taken.long().flatten(), minlength=40) / 2000
     assert (frequency - 8 / 40).abs().max() < 0.04
 
@@ -122,7 +123,7 @@ def test_rows_estimate_the_second_moment_and_nothing_else():
     x = torch.randn(6, 3, 10, 10).double()
     patches = patches_of_layer(nn.Conv2d(3, 5, 3))
     whole = cut_patches(x, nn.Conv2d(3, 5, 3))[0]
-    samples = [sample_rows(x, patches, 64, torch.tensor(s))[0] for s in range(400)]
+    samples = [unfold_rows(x, patches, RowSample(64, torch.tensor(s)))[0] for s in range(400)]
     mean = torch.stack([s.T @ s / 64 for s in samples]).mean(0)
     exact = whole.T @ whole / len(whole)
     assert ((mean - exact).norm() / exact.norm()).item() < 0.03
@@ -136,7 +137,7 @@ def test_the_gradient_uses_the_sample(rows):
     patches = patches_of_layer(layer)
     sample = cut_patches(x, layer)
     if rows < sample.shape[1]:
-        sample = sample_rows(x, patches, rows, torch.tensor(0))
+        sample = unfold_rows(x, patches, RowSample(rows, torch.tensor(0)))
     plain = grad_z.movedim(1, -1).flatten(0, -2).T @ cut_patches(x, layer)[0]
     moment = (sample.mT @ sample / sample.shape[1])[0]
     expected = plain @ torch.linalg.inv(moment + 0.1 * torch.eye(27).double())

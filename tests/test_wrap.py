@@ -111,7 +111,7 @@ def with_instance_forward():
 
 
 REFUSED = [
-    (lambda: nn.Embedding(4, 3), "got Embedding. In a layer of your own, call trainact.precond"),
+    (lambda: nn.Embedding(4, 3), "got Embedding. In a custom layer, call trainact.precond"),
     (lambda: nn.ConvTranspose2d(3, 4, 3), "got ConvTranspose2d"),
     (lambda: nn.Sequential(nn.Linear(4, 3)), "got Sequential"),
     (lambda: nn.Linear, "got the class Linear"),
@@ -119,7 +119,7 @@ REFUSED = [
         lambda: torch.randn(3, 4),
         "takes an nn.Linear, nn.Conv1d, nn.Conv2d or nn.Conv3d; got Tensor",
     ),
-    (lazy, "LazyConv2d is lazy and not yet initialised; run one batch"),
+    (lazy, "LazyConv2d is lazy and not initialised yet; run one batch"),
     (pruned, r"Linear has a pruned weight; call torch\.nn\.utils\.prune\.remove"),
     (parametrised, "has a parametrised weight; apply TrAct first and the parametrization after"),
     (hooked, "has no parameter named 'weight'"),
@@ -155,7 +155,7 @@ def test_a_failed_apply_leaves_every_layer_untouched():
     ("layers", "message"),
     [
         ([], "layers= names no layer"),
-        ("stem", "no layer named 'stem'; its layers for TrAct: '0', '2'"),
+        ("stem", "no layer named 'stem'; layers that TrAct supports: '0', '2'"),
         ([3], r"layers= takes names; got 3 \(int\)"),
         ("1", "layer '1': TrAct takes an nn.Linear"),
     ],

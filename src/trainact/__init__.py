@@ -1,7 +1,7 @@
 """Train the first layer of a vision model as if its pre-activations were the parameters.
 
-TrAct (NeurIPS 2024) leaves the forward pass alone and replaces one gradient, that of the first
-layer's weight, by G (xᵀx/b + λI)⁻¹. ``TrAct(layer)`` or ``apply_tract(model)`` is all it takes.
+TrAct (NeurIPS 2024) leaves the forward unchanged and replaces one gradient, that of the first
+layer's weight, by G (xᵀx/b + λI)⁻¹. Call ``TrAct(layer)`` or ``apply_tract(model)``.
 """
 
 from trainact import reference
@@ -23,9 +23,8 @@ from trainact.layers import (
     TrActLayer,
     TrActLinear,
 )
-from trainact.parameters import split_first_layer
-from trainact.roster import check_tract
 from trainact.wrap import TrAct, apply_tract, remove_tract
+from trainact.wrapped_layers import check_tract, split_first_layer
 
 __version__ = "0.1.0"
 

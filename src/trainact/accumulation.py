@@ -1,4 +1,4 @@
-"""Gradient accumulation with the statistics of the whole batch."""
+"""Gradient accumulation with the second moment of the whole batch."""
 
 import contextlib
 import math
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from trainact.errors import TrActValueError
-from trainact.gradient import PooledMoment, precondition_pooled
 from trainact.layers import TrActLayer
-from trainact.roster import check_tract
-from trainact.settings import choose_solve_dtype, resolve_moment_dtype
-from trainact.synchronisation import SumOverRanks
+from trainact.preconditioner import precondition
+from trainact.second_moment import SecondMoment
+from trainact.settings import choose_precision
+from trainact.wrapped_layers import check_tract, list_tract_layers
 
 __all__ = ["accumulate"]
 
@@ -24,37 +24,38 @@ __all__ = ["accumulate"]
 def accumulate(model: nn.Module) -> Iterator[None]:
     """Precondition once, with the rows of all micro-batches, instead of once per backward.
 
-    Inside the block the gradients of TrAct's weights stay plain and their second moments add up in
-    backward; on leaving, each weight's gradient is preconditioned. What is left in ``.grad`` equals
-    one backward on the concatenated batch::
+    Inside the block, the gradients of TrAct's weights stay plain and backward adds up their second
+    moments. At its end, each weight's gradient is preconditioned. The result in ``.grad`` is that
+    of one backward on the concatenated batch::
 
         with accumulate(model):
             for images, labels in micro_batches:
                 (loss(model(images), labels) / len(micro_batches)).backward()
         optimizer.step()
 
-    The same pooled moment is the exact least-squares answer where a layer is called several times
-    in one forward. A gradient present on entering is set aside and added back. If the block raises,
-    the gradients of TrAct's weights are what they were on entering.
+    For a layer that is called several times in one forward, this pooled second moment gives the
+    exact least-squares solution. A gradient from before the block is added to the result. If the
+    block raises, the gradients of TrAct's weights are reset to those before the block.
 
-    In a distributed run the moments are summed over all ranks on leaving, as the gradients are, so
-    every rank must enter and leave the block, and the last backward must be one that synchronises
-    gradients (``no_sync`` for the others).
+    In a distributed run, the second moments are summed over all ranks at the end of the block. So
+    every rank must run the block, and its last backward must synchronise gradients (use ``no_sync``
+    for the others).
 
     Raises:
-        TrActValueError: the model has no TrAct layer or lost one, has one whose weight is not a
-            parameter, or is inside another such block.
+        TrActValueError: the model has no TrAct layer or lost one, the weight of one is not a
+            parameter, or the model is inside another such block.
     """
     check_tract(model)
     _reshard(model)
-    layers = [layer for layer in model.modules() if isinstance(layer, TrActLayer)]
-    pools = _make_pools(layers)
+    pools = _make_pools(list(list_tract_layers(model).values()))
     try:
         for pool in pools:
             pool.open()
         yield
         for pool in pools:
-            pool.sum_over_ranks()
+            pool.begin_sum_over_ranks()
+        for pool in pools:
+            pool.moment.wait()
         for pool in pools:
             pool.precondition()
     except BaseException:
@@ -70,31 +71,31 @@ def accumulate(model: nn.Module) -> Iterator[None]:
 
 @dataclass
 class _Pool:
-    """One trained weight, the layers that share it, and the rows they have met."""
+    """A weight, the layers that share it, and the second moment of all their rows."""
 
     weight: Tensor
     lam: float
-    moment: PooledMoment
+    moment: SecondMoment
     layers: list[TrActLayer] = field(default_factory=list)
     grad_before: Tensor | None = None
-    grad_copy: Tensor | None = None  # a wrapper may write into the tensor that ``.grad`` was
+    grad_copy: Tensor | None = None  # a wrapper (DDP) may overwrite ``grad_before``
 
     def open(self) -> None:
         self.grad_before = self.weight.grad
         self.grad_copy = None if self.weight.grad is None else self.weight.grad.clone()
         self.weight.grad = None
         for layer in self.layers:
-            layer.memory = layer.memory._replace(pooled=self.moment)
+            layer.memory = layer.memory._replace(pool=self.moment)
 
     def close(self) -> None:
         for layer in self.layers:
-            layer.memory = layer.memory._replace(pooled=None)
+            layer.memory = layer.memory._replace(pool=None)
 
-    def sum_over_ranks(self) -> None:
-        """Take part in the sum whether or not this rank has a gradient: others may."""
-        channel = self.layers[0].memory.channel
-        assert channel is not None
-        self.moment = PooledMoment(*SumOverRanks(*self.moment, channel).wait())
+    def begin_sum_over_ranks(self) -> None:
+        """Begin the sum even without a gradient on this rank: another rank may have one."""
+        sync_slot = self.layers[0].memory.sync_slot
+        assert sync_slot is not None
+        self.moment.begin_sum_over_ranks(sync_slot)
 
     def precondition(self) -> None:
         grad = self.weight.grad
@@ -102,9 +103,30 @@ class _Pool:
             return
         with torch.no_grad():
             if hasattr(grad, "full_tensor"):
-                _precondition_sharded(grad, self.moment, self.lam)
+                self._precondition_sharded(grad)
             else:
-                grad.copy_(precondition_pooled(grad, self.moment, self.lam))
+                grad.copy_(self._precondition(grad))
+
+    def _precondition_sharded(self, grad: Any) -> None:
+        """Precondition a DTensor in place.
+
+        If it is sharded by outputs, and all outputs have the same second moment, each rank
+        preconditions its own shard. Otherwise (groups, or other shards) the gradient is gathered.
+        """
+        by_outputs = all(p.is_replicate() or p.is_shard(0) for p in grad.placements)
+        if by_outputs and len(self.moment.total) == 1:
+            local = grad.to_local()
+            local.copy_(self._precondition(local))
+        else:
+            from torch.distributed.tensor import distribute_tensor
+
+            tract = self._precondition(grad.full_tensor())
+            grad.copy_(distribute_tensor(tract, grad.device_mesh, grad.placements))
+
+    def _precondition(self, grad: Tensor) -> Tensor:
+        """Return the TrAct gradient, or the gradient itself if no rows were added."""
+        tract = precondition(grad, self.moment, self.lam)
+        return torch.where(torch.as_tensor(self.moment.num_rows) > 0, tract, grad)
 
     def add_grad_back(self) -> None:
         if self.weight.grad is None:
@@ -118,25 +140,11 @@ class _Pool:
             self.grad_before.copy_(self.grad_copy)
 
 
-def _precondition_sharded(grad: Any, moment: PooledMoment, lam: float) -> None:
-    """Precondition a DTensor in place: each rank its own rows, where the inverse treats all alike.
-
-    With groups the rows differ, and a gradient sharded by columns has no whole rows: both are
-    gathered first.
-    """
-    whole_rows = all(p.is_replicate() or p.is_shard(0) for p in grad.placements)
-    if whole_rows and len(moment.total) == 1:
-        local = grad.to_local()
-        local.copy_(precondition_pooled(local, moment, lam))
-    else:
-        from torch.distributed.tensor import distribute_tensor
-
-        tract = precondition_pooled(grad.full_tensor(), moment, lam)
-        grad.copy_(distribute_tensor(tract, grad.device_mesh, grad.placements))
-
-
 def _reshard(model: nn.Module) -> None:
-    """Bring back FSDP2's sharded parameters, which hold the gradients, after a forward alone."""
+    """Reshard FSDP2's parameters: the sharded ones hold the gradients.
+
+    A forward without a backward leaves them unsharded.
+    """
     fsdp = sys.modules.get("torch.distributed.fsdp")
     for module in model.modules() if fsdp is not None else ():
         if isinstance(module, fsdp.FSDPModule):  # type: ignore[union-attr]
@@ -148,14 +156,14 @@ def _make_pools(layers: list[TrActLayer]) -> list[_Pool]:
         raise TrActValueError(
             "accumulate found no TrAct layer in the model; call trainact.apply_tract(model) first."
         )
-    if any(layer.memory.pooled is not None for layer in layers):
+    if any(layer.memory.pool is not None for layer in layers):
         raise TrActValueError("the model is inside another accumulate block; use one at a time.")
     pools: dict[int, _Pool] = {}
     for layer in layers:
-        if layer._parameters.get("weight") is None:
+        if not isinstance(layer.weight, nn.Parameter):
             raise TrActValueError(
                 f"accumulate cannot precondition the weight of {type(layer).__name__}, which is "
-                "computed from other parameters; take the gradient of the whole batch."
+                "computed from other parameters; take the gradient of the whole batch instead."
             )
         if not layer.weight.requires_grad:
             continue
@@ -163,7 +171,7 @@ def _make_pools(layers: list[TrActLayer]) -> list[_Pool]:
         if pool.lam != layer.lam:
             raise TrActValueError(
                 f"two TrAct layers share a weight but not lam ({pool.lam:g} and {layer.lam:g}); "
-                "give them the same."
+                "set the same lam on both."
             )
         pool.layers.append(layer)
     return list(pools.values())
@@ -173,7 +181,6 @@ def _make_pool(layer: TrActLayer) -> _Pool:
     weight = layer.weight
     groups = getattr(layer, "groups", 1)
     num_inputs = math.prod(weight.shape[1:])
-    moment_dtype = resolve_moment_dtype(layer.options.moment_dtype, weight.dtype)
-    dtype = choose_solve_dtype(weight.device, moment_dtype)
+    dtype = choose_precision(layer.options.moment_dtype, weight.dtype, weight.device).sums
     total = torch.zeros(groups, num_inputs, num_inputs, dtype=dtype, device=weight.device)
-    return _Pool(weight, layer.lam, PooledMoment(total, total.new_zeros(())))
+    return _Pool(weight, layer.lam, SecondMoment(total, total.new_zeros(())))

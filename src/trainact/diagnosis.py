@@ -1,4 +1,4 @@
-"""What the paper's Figure 1 shows, in numbers: how far the step of z is from the wanted one."""
+"""The paper's Figure 1 in numbers: how far the step of z is from the desired one."""
 
 from dataclasses import dataclass
 
@@ -14,14 +14,14 @@ from trainact.settings import DEFAULT_LAM, check_lam
 __all__ = ["Diagnosis", "diagnose"]
 
 FLOAT32_LIMIT = 1e6
-"""Condition number of xᵀx/b + λI past which float32 leaves few correct digits."""
+"""Condition number of xᵀx/b + λI above which float32 leaves few correct digits."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
     """Numbers about one layer and one batch; ``print`` it for a summary.
 
-    The wanted step of the pre-activations is b ∇z. A step of the weights gives x ΔWᵀ instead, with
+    The desired step of the pre-activations is b ∇z. A step of the weights gives x ΔWᵀ instead, with
     ΔW = G in plain training and ΔW = G (xᵀx/b + λI)⁻¹ with TrAct.
     """
 
@@ -31,10 +31,10 @@ class Diagnosis:
     num_inputs: int
     """n"""
     cosine_plain: float
-    """Cosine between the wanted step of z and the one that plain training gives."""
+    """Cosine between the desired step of z and the step of plain training."""
     cosine_tract: float
     distance_plain: float
-    """‖given − wanted‖ / ‖wanted‖ of the same two."""
+    """‖actual − desired‖ / ‖desired‖ of the same two steps."""
     distance_tract: float
     smallest_eigenvalue: float
     """Of xᵀx/b, over all groups."""
@@ -42,9 +42,9 @@ class Diagnosis:
     condition_number: float
     """Of xᵀx/b + λI."""
     grad_norm_ratio: float
-    """‖TrAct gradient‖ / ‖plain gradient‖; gradient clipping sees it."""
+    """‖TrAct gradient‖ / ‖plain gradient‖; it matters for gradient clipping."""
     effective_inputs: float
-    """Σ e/(e+λ) over the eigenvalues e, averaged over groups: directions that λ does not mute."""
+    """Σ e/(e+λ) over the eigenvalues e, averaged over groups: directions that λ does not damp."""
     advice: str
 
     def __str__(self) -> str:
@@ -54,12 +54,12 @@ class Diagnosis:
         lines = (
             f"{self.num_rows} rows of {self.num_inputs} inputs, lam {self.lam:g}",
             f"{'':28}{'plain':>10}{'TrAct':>10}",
-            f"{'cosine to the wanted step':28}{cosines}",
+            f"{'cosine to the desired step':28}{cosines}",
             f"{'relative distance to it':28}{distances}",
             f"eigenvalues of the second moment {eigenvalues}",
             f"condition number with lam {self.condition_number:.3g}",
             f"gradient norm, TrAct / plain: {self.grad_norm_ratio:.3g}",
-            f"directions not muted by lam: {self.effective_inputs:.1f} of {self.num_inputs}",
+            f"directions not damped by lam: {self.effective_inputs:.1f} of {self.num_inputs}",
             self.advice,
         )
         return "\n".join(lines)
@@ -67,7 +67,7 @@ class Diagnosis:
 
 @torch.no_grad()
 def diagnose(layer: PlainLayer, x: Tensor, grad_z: Tensor, lam: float | None = None) -> Diagnosis:
-    """Compare the step of z that was wanted with the ones that plain training and TrAct give.
+    """Compare the desired step of z with the steps of plain training and of TrAct.
 
     >>> conv = torch.nn.Conv2d(3, 16, 3)
     >>> x, grad_z = torch.rand(8, 3, 12, 12) + 1, torch.randn(8, 16, 10, 10)
@@ -79,11 +79,11 @@ def diagnose(layer: PlainLayer, x: Tensor, grad_z: Tensor, lam: float | None = N
         layer: a Linear or Conv1d/2d/3d, plain or with TrAct.
         x: its input.
         grad_z: ∇z, the gradient of an averaged loss by its output, in the output's shape.
-        lam: λ; None takes the layer's, or 0.1 for a plain layer.
+        lam: λ; None means the layer's, or the default for a plain layer.
 
     Raises:
-        UnsupportedLayerError: ``layer`` is of another class.
-        TrActValueError: ``grad_z`` does not fit ``x``, or there are no rows.
+        UnsupportedLayerError: ``layer`` has another class.
+        TrActValueError: the shapes of ``grad_z`` and ``x`` do not match, or there are no rows.
     """
     if not isinstance(layer, SUPPORTED_LAYERS):
         raise UnsupportedLayerError(
@@ -97,11 +97,11 @@ def diagnose(layer: PlainLayer, x: Tensor, grad_z: Tensor, lam: float | None = N
     flat = preactivations_as_rows(grad_z.detach().double(), layer)
     if num_rows == 0 or flat.shape != (num_rows, layer.weight.shape[0]):
         raise TrActValueError(
-            f"grad_z of shape {tuple(grad_z.shape)} does not fit x of shape {tuple(x.shape)}: "
+            f"grad_z of shape {tuple(grad_z.shape)} does not match x of shape {tuple(x.shape)}: "
             f"{num_rows} rows need as many gradients of {layer.weight.shape[0]} outputs."
         )
-    wanted = num_rows * flat.reshape(num_rows, groups, -1).transpose(0, 1)  # b ∇z, [g, b, m/g]
-    plain = wanted.mT @ rows / num_rows  # G
+    desired = num_rows * flat.reshape(num_rows, groups, -1).transpose(0, 1)  # b ∇z, [g, b, m/g]
+    plain = desired.mT @ rows / num_rows  # G
     eigenvalues, vectors = torch.linalg.eigh(rows.mT @ rows / num_rows)
     eigenvalues = eigenvalues.clamp(min=0)
     tract = (plain @ vectors) / (eigenvalues + lam).unsqueeze(-2) @ vectors.mT
@@ -113,10 +113,10 @@ def diagnose(layer: PlainLayer, x: Tensor, grad_z: Tensor, lam: float | None = N
         lam=lam,
         num_rows=num_rows,
         num_inputs=num_inputs,
-        cosine_plain=_cosine(steps["plain"], wanted),
-        cosine_tract=_cosine(steps["tract"], wanted),
-        distance_plain=_relative_distance(steps["plain"], wanted),
-        distance_tract=_relative_distance(steps["tract"], wanted),
+        cosine_plain=_cosine(steps["plain"], desired),
+        cosine_tract=_cosine(steps["tract"], desired),
+        distance_plain=_relative_distance(steps["plain"], desired),
+        distance_tract=_relative_distance(steps["tract"], desired),
         smallest_eigenvalue=smallest,
         largest_eigenvalue=largest,
         condition_number=condition,
@@ -134,7 +134,7 @@ def _advise(lam: float, largest: float, condition: float) -> str:
         )
     if condition > FLOAT32_LIMIT:
         return (
-            f"condition number {condition:.3g} is too much for float32: standardise the input, or "
+            f"condition number {condition:.3g} is too large for float32: standardise the input, or "
             "use moment_dtype=torch.float64."
         )
     return f"lam {lam:g} lies below the largest eigenvalue {largest:.3g} and float32 suffices."
@@ -144,5 +144,5 @@ def _cosine(a: Tensor, b: Tensor) -> float:
     return ((a * b).sum() / (a.norm() * b.norm())).item()
 
 
-def _relative_distance(given: Tensor, wanted: Tensor) -> float:
-    return ((given - wanted).norm() / wanted.norm()).item()
+def _relative_distance(actual: Tensor, desired: Tensor) -> float:
+    return ((actual - desired).norm() / desired.norm()).item()

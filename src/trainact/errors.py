@@ -1,4 +1,4 @@
-"""One family of errors: every message says what came, what is accepted and what to do."""
+"""The errors of trainact; each message says what happened, what is accepted and what to do."""
 
 __all__ = [
     "FirstLayerNotFoundError",
@@ -10,20 +10,20 @@ __all__ = [
 
 
 class TrActError(Exception):
-    """Base of everything that trainact raises on purpose."""
+    """Base class of all errors that trainact raises."""
 
 
 class TrActValueError(TrActError, ValueError):
-    """An argument of the right kind with a value that cannot be used."""
+    """An argument has the right type but an unusable value."""
 
 
 class TrActTypeError(TrActError, TypeError):
-    """An argument of the wrong kind."""
+    """An argument has the wrong type."""
 
 
 class UnsupportedLayerError(TrActTypeError):
-    """A layer (or weight) that TrAct cannot train."""
+    """TrAct cannot train this layer or weight."""
 
 
 class FirstLayerNotFoundError(TrActValueError):
-    """No layer was found that meets the image before any other weight does."""
+    """No first layer was found in the model."""

@@ -1,8 +1,8 @@
-"""Find the layers that meet the image before any other weight does.
+"""Find a model's first layers: those whose input is the image itself.
 
-timm says so for its models. For any other, one forward runs on a copy whose tensors have shapes but
-no values, and every tensor is followed: IMAGE while nothing but fixed operations and normalisation
-touched it, FEATURE once it passed a layer, WEIGHT while made of parameters alone.
+timm's config names them for its models. For any other model, one forward runs on a copy on the meta
+device, and every tensor gets a mark: IMAGE if only fixed operations and normalisation were applied
+to the image, FEATURE after the first layer, WEIGHT if computed from parameters alone.
 """
 
 import copy
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
 from trainact.errors import FirstLayerNotFoundError, TrActTypeError, UnsupportedLayerError
 from trainact.inputs import Call, list_inputs, read_timm_config
 from trainact.rows import SUPPORTED_LAYERS
+from trainact.torch_internals import tree_leaves, tree_map
 
 __all__ = ["find_first_layers"]
 
@@ -32,7 +32,7 @@ _CONTRACTIONS = {
     *("einsum", "addmm", "addbmm", "baddbmm", "multi_head_attention_forward"),
     *("lstm", "gru", "rnn_tanh", "rnn_relu"),
 }
-"""Functions that multiply an input with a weight, by name."""
+"""Names of the functions that multiply an input by a weight."""
 
 
 def find_first_layers(model: nn.Module, example_input: Any = None) -> list[str]:
@@ -42,14 +42,13 @@ def find_first_layers(model: nn.Module, example_input: Any = None) -> list[str]:
     ['1']
 
     Args:
-        model: any module; a layer itself has the empty name.
-        example_input: a tensor, a tuple of arguments or a mapping of keyword arguments, where an
-            image of the size in the model's timm or Hugging Face config (else 1x3x224x224) does
-            not fit.
+        model: any module; if it is a layer itself, its name is empty.
+        example_input: a tensor, a tuple of arguments or a mapping of keyword arguments. The default
+            is an image of the size in the model's timm or Hugging Face config, else 1x3x224x224.
 
     Raises:
-        FirstLayerNotFoundError: no layer was reached.
-        UnsupportedLayerError: the image meets a weight that is no Linear or convolution.
+        FirstLayerNotFoundError: the forward reached no layer.
+        UnsupportedLayerError: the first layer is not a Linear or a convolution.
     """
     if not isinstance(model, nn.Module):
         raise TrActTypeError(f"find_first_layers takes an nn.Module; got {type(model).__name__}.")
@@ -80,7 +79,7 @@ class _Mark(enum.Enum):
 
 
 class _ImageTracer(TorchFunctionMode):
-    """Follow the image through a forward and note the weights it meets first."""
+    """Follow the image through a forward and record the first weights applied to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +94,7 @@ class _ImageTracer(TorchFunctionMode):
             self._marks[tensor] = mark
 
     def watch(self, model: nn.Module) -> Iterator[Any]:
-        """Register hooks on all modules; yield the handles that take them away."""
+        """Register hooks on all modules; yield their handles."""
         for name, module in model.named_modules():
             yield module.register_forward_pre_hook(self._enter(name), with_kwargs=True)
             yield module.register_forward_hook(self._leave(), with_kwargs=True, always_call=True)
@@ -125,8 +124,8 @@ class _ImageTracer(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         mark = self._mark_of((args, kwargs))
-        if mark is _Mark.IMAGE and not self._inside_first_layer and self._meets_weight(func, args):
-            self._note_unsupported(func)
+        if mark is _Mark.IMAGE and not self._inside_first_layer and self._takes_weight(func, args):
+            self._record_unsupported(func)
             mark = _Mark.FEATURE
         output = func(*args, **kwargs)
         if mark is not None:
@@ -144,12 +143,12 @@ class _ImageTracer(TorchFunctionMode):
         mark = self._marks.get(tensor)
         return _Mark.WEIGHT if mark is None and isinstance(tensor, nn.Parameter) else mark
 
-    def _meets_weight(self, func: Any, args: Any) -> bool:
+    def _takes_weight(self, func: Any, args: Any) -> bool:
         if getattr(func, "__name__", "") not in _CONTRACTIONS:
             return False
         return any(self._mark_of_tensor(tensor) is _Mark.WEIGHT for tensor in _tensors(args))
 
-    def _note_unsupported(self, func: Any) -> None:
+    def _record_unsupported(self, func: Any) -> None:
         name, module = self._modules[-1]
         self.unsupported.setdefault(name, f"{type(module).__name__} ({func.__name__})")
 
@@ -160,19 +159,19 @@ _Trace = tuple[_ImageTracer, Exception | None]
 def _trace_without_values(model: nn.Module, call: Call) -> _Trace:
     try:
         shell = _copy_with(model, lambda tensor: tensor.detach().to("meta"))
-    except Exception as error:  # any module may refuse to be copied, in any way
+    except Exception as error:  # a module that cannot be copied may raise anything
         return _ImageTracer(), error
     return _run_forward(shell.eval(), _move(call, lambda tensor: tensor.to("meta")))
 
 
 def _trace_real_forward(model: nn.Module, call: Call) -> _Trace:
-    """Run the model itself; one that was built without values is copied and filled with zeros."""
+    """Run the model itself; a model on the meta device is copied and filled with zeros."""
     if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
-        return _ImageTracer(), None  # a forward would initialise them
+        return _ImageTracer(), None  # a forward would initialise it
     if any(tensor.is_meta for tensor in _parameters_and_buffers(model)):
         try:
             model = _copy_with(model, lambda tensor: torch.zeros_like(tensor, device="cpu"))
-        except Exception as error:  # as above
+        except Exception as error:  # the same
             return _ImageTracer(), error
     parameter = next(model.parameters(), None)
     device = parameter.device if parameter is not None else torch.device("cpu")
@@ -193,7 +192,7 @@ def _run_forward(model: nn.Module, call: Call) -> _Trace:
         with torch.random.fork_rng(), torch.no_grad(), warnings.catch_warnings(), tracer:
             warnings.simplefilter("ignore")
             model(*args, **kwargs)
-    except Exception as error:  # whatever the model's own forward raises
+    except Exception as error:  # the model's forward may raise anything
         return tracer, error
     finally:
         for handle in handles:
@@ -202,7 +201,7 @@ def _run_forward(model: nn.Module, call: Call) -> _Trace:
 
 
 def _copy_with(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Module:
-    """Return a copy of the model whose parameters and buffers are converted ones."""
+    """Return a copy of the model with converted parameters and buffers."""
     memo: dict[int, Any] = {}
     for tensor in _parameters_and_buffers(model):
         if isinstance(tensor, UninitializedParameter):
@@ -243,7 +242,7 @@ def _warn_of_unsupported(tracer: _ImageTracer) -> None:
     if others:
         shown = ", ".join(f"{name!r}: {kind}" for name, kind in others.items())
         warnings.warn(
-            f"the image also meets weights that TrAct cannot train ({shown}); call "
+            f"the model also applies weights to the image that TrAct cannot train ({shown}); call "
             "trainact.precondition_grad there.",
             stacklevel=3,
         )
@@ -252,9 +251,9 @@ def _warn_of_unsupported(tracer: _ImageTracer) -> None:
 def _describe_unsupported(tracer: _ImageTracer) -> str:
     shown = ", ".join(f"{name!r}, a {kind}" for name, kind in tracer.unsupported.items())
     return (
-        f"the first weight that the input meets is in {shown}; TrAct trains nn.Linear and "
-        "nn.Conv1d/2d/3d. In a layer of your own call trainact.precondition_grad(weight, x) where "
-        "its weight meets its input; an embedding of tokens trains its pre-activations already."
+        f"the first layer is {shown}; TrAct trains nn.Linear and nn.Conv1d/2d/3d. In a custom "
+        "layer, call trainact.precondition_grad(weight, x) where the weight is applied to the "
+        "input. An embedding of tokens does not need TrAct."
     )
 
 
@@ -265,4 +264,4 @@ def _describe_nothing(model: nn.Module, failure: Exception | None) -> str:
     else:
         reason = (str(failure).strip() or type(failure).__name__).splitlines()[0][:200]
         problem = f"a forward of {kind} failed before any layer was reached ({reason})"
-    return f"{problem}; pass example_input= as the model takes it, or layers= with their names."
+    return f"{problem}; pass example_input= with an input of the model, or layers= with names."

@@ -1,8 +1,8 @@
-"""TrAct as an identity on the weight: the forward is PyTorch's own, one gradient is replaced.
+"""TrAct as an identity on the weight: the forward stays PyTorch's own, one gradient is replaced.
 
-``F.conv2d(x, precondition_grad(weight, x, ...), bias, ...)`` computes what ``F.conv2d(x, weight,
-bias, ...)`` does, bit for bit, and so are its gradients by ``x`` and ``bias``. On its way to
-``weight`` the finished plain gradient G becomes G (xᵀx/b + λI)⁻¹.
+``F.conv2d(x, precondition_grad(weight, x, ...), bias, ...)`` equals ``F.conv2d(x, weight, bias,
+...)`` bit for bit, and so do its gradients by ``x`` and ``bias``. In backward, the plain gradient G
+of the weight becomes G (xᵀx/b + λI)⁻¹.
 """
 
 import contextlib
@@ -15,50 +15,52 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trainact.errors import TrActTypeError, TrActValueError
-from trainact.factor import KeptFactor
-from trainact.pending import remember_call, take_calls_of_this_backward
-from trainact.preconditioner import divide_by_factor, precondition, precondition_few_rows
-from trainact.rows import Patches, count_rows, describe_patches
-from trainact.settings import Options, check_lam, check_options, choose_solve_dtype
-from trainact.statistics import RowStatistics, WeightKind
-from trainact.synchronisation import count_ranks, warn_of_few_rows
+from trainact.preconditioner import precondition, precondition_few_rows
+from trainact.rows import (
+    Patches,
+    RowSample,
+    count_inputs,
+    count_rows,
+    describe_patches,
+    unfold_rows,
+)
+from trainact.second_moment import KeptMoment, SecondMoment
+from trainact.settings import (
+    DEFAULT_LAM,
+    Options,
+    Precision,
+    check_lam,
+    check_options,
+    choose_precision,
+)
+from trainact.synchronisation import (
+    get_world_size,
+    record_call,
+    take_calls_of_this_backward,
+    warn_of_few_rows,
+)
+from trainact.torch_internals import is_inside_transform
 
-__all__ = [
-    "Memory",
-    "PooledMoment",
-    "apply_precondition",
-    "precondition_grad",
-    "precondition_pooled",
-]
-
-
-class PooledMoment(NamedTuple):
-    """Second moments of several backward passes, added up in place.
-
-    ``total`` is Σ xᵀx, shape [g, n, n]; ``num_rows`` is Σ b, a scalar of the same dtype.
-    """
-
-    total: Tensor
-    num_rows: Tensor
+__all__ = ["Memory", "apply_precondition", "precondition_grad"]
 
 
 class Memory(NamedTuple):
-    """What a layer carries from one backward to the next; none of it is in a checkpoint."""
+    """What a layer keeps from one backward to the next; none of it is in a checkpoint."""
 
-    channel: int | None = None
-    """Where ``sync`` sums the second moment over the ranks."""
-    factor: KeptFactor | None = None
+    sync_slot: int | None = None
+    """The layer's process group in :mod:`trainact.synchronisation`."""
+    kept: KeptMoment | None = None
     """For ``every``."""
     seed: Tensor | None = None
-    """For ``rows``: an int64 scalar, one more after each backward."""
-    pooled: PooledMoment | None = None
+    """For ``rows``: an int64 scalar that grows by one in each backward."""
+    pool: SecondMoment | None = None
     """Inside ``accumulate``: gradients stay plain and rows are added here."""
 
 
 def precondition_grad(
     weight: Tensor,
     x: Tensor,
-    lam: float = 0.1,
+    lam: float = DEFAULT_LAM,
     *,
     stride: int | Sequence[int] = 1,
     padding: int | str | Sequence[int] = 0,
@@ -67,10 +69,10 @@ def precondition_grad(
     padding_mode: str = "zeros",
     moment_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Return ``weight`` itself, except that its gradient will be TrAct's.
+    """Return ``weight`` unchanged, but with TrAct's gradient.
 
-    The functional form, for layer classes of one's own: pass the result to ``F.linear`` or
-    ``F.conv1d/2d/3d`` in place of the weight, and the same arguments to both.
+    This is the functional form, for custom layer classes: pass the result to ``F.linear`` or
+    ``F.conv1d/2d/3d`` instead of the weight, and the same arguments to both.
 
     >>> x, weight = torch.randn(8, 5), torch.randn(3, 5, requires_grad=True)
     >>> z = torch.nn.functional.linear(x, precondition_grad(weight, x))
@@ -83,17 +85,17 @@ def precondition_grad(
         weight: W, shape [m, n] for a linear layer, [m, C/groups, *kernel] for a convolution.
         x: the layer's input: [..., n], or [N, C, *size] or [C, *size].
         lam: λ, a positive finite number.
-        stride: as given to the convolution; so are ``padding``, ``dilation`` and ``groups``.
-        padding: numbers, ``'same'`` or ``'valid'``.
-        dilation: see ``stride``.
-        groups: see ``stride``; each group has a second moment of its own.
+        stride: as in the convolution.
+        padding: as in the convolution: numbers, ``'same'`` or ``'valid'``.
+        dilation: as in the convolution.
+        groups: as in the convolution; each group has its own second moment.
         padding_mode: how the input was padded before the convolution, as in ``nn.Conv2d``.
         moment_dtype: the dtype of the second moment's products; None means float32, and float64
             for a float64 weight.
 
     Raises:
-        TrActTypeError: an argument is of a kind that cannot be used.
-        TrActValueError: an argument's value is out of range.
+        TrActTypeError: an argument has the wrong type.
+        TrActValueError: an argument is out of range.
     """
     if not isinstance(weight, Tensor) or weight.dim() not in (2, 3, 4, 5):
         came = f"{weight.dim()} dimensions" if isinstance(weight, Tensor) else type(weight).__name__
@@ -109,35 +111,26 @@ def precondition_grad(
 def apply_precondition(
     weight: Tensor, x: Tensor, patches: Patches, lam: float, options: Options, memory: Memory
 ) -> Tensor:
-    """Do what :func:`precondition_grad` does, with arguments already checked."""
+    """Do what :func:`precondition_grad` does, with arguments that are already checked."""
     if torch.jit.is_tracing() or not _is_training(weight):
         return weight
     _check_input(x)
-    if memory.pooled is not None and _is_inside_transform():
+    pool = memory.pool
+    if pool is not None and is_inside_transform():
         raise TrActValueError(
             "trainact.accumulate works with backward(), not inside torch.func's transforms; take "
             "the gradient of the whole batch there."
         )
-    total, num_rows = memory.pooled or (None, None)
-    if total is None and memory.channel is not None and not options.sync:
-        warn_of_few_rows(count_rows(x, patches), math.prod(weight.shape[1:]), memory.channel)
+    if pool is None and memory.sync_slot is not None and not options.sync:
+        num_inputs = math.prod(weight.shape[1:])
+        warn_of_few_rows(count_rows(x, patches), num_inputs, memory.sync_slot)
+    pooled = (None, None) if pool is None else (pool.total, pool.num_rows)
     output = _PreconditionGrad.apply(
-        weight, x, patches, lam, options, memory[:2], memory.seed, total, num_rows
+        weight, x, patches, lam, options, memory.sync_slot, memory.kept, memory.seed, *pooled
     )
-    if _begins_early(options, total) and not _is_inside_transform():
-        remember_call(output.grad_fn)
+    if _begins_sum_early(options, is_pooled=pool is not None) and not is_inside_transform():
+        record_call(output.grad_fn)
     return output
-
-
-def precondition_pooled(grad_weight: Tensor, pooled: PooledMoment, lam: float) -> Tensor:
-    """Return the TrAct gradient for a plain gradient summed over the pool's rows.
-
-    Where no row was counted the gradient is returned as it came.
-    """
-    second_moment = pooled.total / pooled.num_rows
-    tract = precondition(_as_matrices(grad_weight, len(pooled.total)), second_moment, lam)
-    tract = tract.reshape(grad_weight.shape).to(grad_weight.dtype)
-    return torch.where(pooled.num_rows > 0, tract, grad_weight)
 
 
 def _check_input(x: Tensor) -> None:
@@ -153,20 +146,14 @@ def _check_input(x: Tensor) -> None:
 
 
 def _is_training(weight: Tensor) -> bool:
-    """Tell whether a backward through ``weight`` can follow.
+    """Return whether a backward through ``weight`` can follow.
 
-    Inside torch.func's transforms ``requires_grad`` reads False, so a transform counts as training;
-    it is asked for first, because torch.compile then leaves the transform to eager mode instead of
-    dropping this function's backward. An exported graph is the plain layer's.
+    A transform of torch.func counts as training. It is checked first, for the reason given in
+    :func:`is_inside_transform`. An exported graph is the plain layer's.
     """
     if not torch.is_grad_enabled() or torch.compiler.is_exporting():
         return False
-    return _is_inside_transform() or weight.requires_grad
-
-
-def _is_inside_transform() -> bool:
-    """Tell whether one of torch.func's transforms is running."""
-    return torch._C._functorch.maybe_current_level() is not None
+    return is_inside_transform() or weight.requires_grad
 
 
 class _PreconditionGrad(torch.autograd.Function):
@@ -180,71 +167,93 @@ class _PreconditionGrad(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        weight, x, ctx.patches, ctx.lam, ctx.options, ctx.kept, ctx.seed = inputs[:7]
-        ctx.total, ctx.num_rows = inputs[7:]
-        ctx.weight_kind = WeightKind.of(weight)
-        ctx.rows = None
+        weight, x, ctx.patches, ctx.lam, ctx.options, ctx.sync_slot, ctx.kept, ctx.seed = inputs[:8]
+        ctx.pooled_total, ctx.pooled_rows = inputs[8:]
+        ctx.weight_dtype = weight.dtype
+        ctx.moment = None
         ctx.save_for_backward(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_weight: Tensor) -> tuple[Tensor | None, ...]:
         with _without_autocast(grad_weight.device):
-            if _begins_early(ctx.options, ctx.total):
+            if _begins_sum_early(ctx.options, is_pooled=ctx.pooled_total is not None):
                 for call in take_calls_of_this_backward():
-                    call.rows = _describe_rows(call)
-                    call.rows.begin_sum(call.kept[0])
-            rows, ctx.rows = ctx.rows or _describe_rows(ctx), None
-            if ctx.total is not None:
-                ctx.total.add_(rows.sum_outer_products())
-                ctx.num_rows.add_(rows.count)
+                    call.moment = _CallInput(call).measure_over_ranks()
+            if ctx.pooled_total is not None:
+                pool = SecondMoment(ctx.pooled_total, ctx.pooled_rows)
+                pool.add_(_CallInput(ctx).measure())
             else:
-                grad_weight = _precondition(grad_weight, rows, ctx.lam, *ctx.kept)
+                grad_weight = _precondition_call(ctx, grad_weight)
         if ctx.seed is not None:
             ctx.seed.add_(1)
-        return grad_weight, *(None,) * 8
+        return grad_weight, *(None,) * 9
 
 
-def _describe_rows(ctx: Any) -> RowStatistics:
-    (x,) = ctx.saved_tensors
-    return RowStatistics(x, ctx.patches, ctx.options, ctx.weight_kind, ctx.seed)
-
-
-def _begins_early(options: Options, total: Tensor | None) -> bool:
-    """Tell whether a sum over ranks begins before its own turn in backward; see ``pending``."""
-    if not options.sync or options.every > 1 or total is not None:
+def _begins_sum_early(options: Options, *, is_pooled: bool) -> bool:
+    """Return whether the first call in a backward begins the sums over ranks of the others."""
+    if not options.sync or options.every > 1 or is_pooled:
         return False
-    return not torch.compiler.is_compiling() and count_ranks() > 1
+    return not torch.compiler.is_compiling() and get_world_size() > 1
 
 
-def _precondition(
-    grad_weight: Tensor,
-    rows: RowStatistics,
-    lam: float,
-    channel: int | None,
-    kept: KeptFactor | None,
-) -> Tensor:
-    if rows.count == 0 and not rows.options.sync:
-        return torch.zeros_like(grad_weight)
-    matrices = _as_matrices(grad_weight, rows.patches.groups)
-    if rows.are_few:
-        solve_dtype = choose_solve_dtype(rows.x.device, rows.dtype)
-        tract = precondition_few_rows(matrices, rows.unfold(), lam, solve_dtype)
-    elif kept is None:
-        tract = divide_by_factor(matrices, rows.factorize(lam, channel))
-    else:
-        tract = divide_by_factor(matrices, kept.find(lam, lambda: rows.factorize(lam, channel)))
-    return tract.reshape(grad_weight.shape).to(grad_weight.dtype)
+def _precondition_call(ctx: Any, grad_weight: Tensor) -> Tensor:
+    """Return the TrAct gradient from the rows of one call of the layer."""
+    moment, ctx.moment = ctx.moment, None
+    if moment is None:
+        call = _CallInput(ctx)
+        if call.num_rows == 0 and not ctx.options.sync:
+            return torch.zeros_like(grad_weight)
+        if call.prefers_few_rows():
+            rows = call.unfold()
+            return precondition_few_rows(grad_weight, rows, ctx.lam, call.precision.sums)
+        if ctx.kept is not None:
+            moment = ctx.kept.find(ctx.lam, call.measure_over_ranks)
+        else:
+            moment = call.measure_over_ranks()
+    return precondition(grad_weight, moment, ctx.lam)
 
 
-def _as_matrices(grad_weight: Tensor, groups: int) -> Tensor:
-    """Return the gradient [m, ...] as [g, m/g, n]."""
-    num_inputs = math.prod(grad_weight.shape[1:])
-    return grad_weight.reshape(groups, grad_weight.shape[0] // groups, num_inputs)
+class _CallInput:
+    """The input of one call of the layer, read once: checkpointing forbids a second time."""
+
+    def __init__(self, ctx: Any) -> None:
+        (x,) = ctx.saved_tensors
+        self.x: Tensor = x.detach()
+        self.patches: Patches = ctx.patches
+        self.options: Options = ctx.options
+        self.sync_slot: int | None = ctx.sync_slot
+        self.num_rows = count_rows(x, self.patches)
+        self.precision: Precision = choose_precision(
+            self.options.moment_dtype, ctx.weight_dtype, x.device
+        )
+        size = self.options.sample_size
+        takes_all = size is None or size >= self.num_rows
+        self.sample = None if takes_all else RowSample(size, ctx.seed)
+
+    def prefers_few_rows(self) -> bool:
+        """Return whether the b × b system is smaller and the second moment itself not needed."""
+        count = self.num_rows if self.sample is None else self.sample.size
+        is_smaller = count < count_inputs(self.x, self.patches)
+        return is_smaller and self.options.every == 1 and not self.options.sync
+
+    def unfold(self) -> Tensor:
+        return unfold_rows(self.x.to(self.precision.products), self.patches, self.sample)
+
+    def measure(self) -> SecondMoment:
+        return SecondMoment.measure(self.x, self.patches, self.precision, self.sample)
+
+    def measure_over_ranks(self) -> SecondMoment:
+        """Measure, and with ``sync`` begin the sum over ranks."""
+        moment = self.measure()
+        if self.options.sync:
+            assert self.sync_slot is not None
+            moment.begin_sum_over_ranks(self.sync_slot)
+        return moment
 
 
 def _without_autocast(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Switch autocast off for a backward called inside it: half precision spoils the moment."""
+    """Turn autocast off, also for a backward called inside it: the moment needs full precision."""
     if torch.amp.is_autocast_available(device.type):
         return torch.autocast(device.type, enabled=False)
     return contextlib.nullcontext()

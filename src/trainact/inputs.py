@@ -1,4 +1,4 @@
-"""Guess what a model's forward takes: an image of the size that its own config names."""
+"""Example inputs for a model's forward, of the image size in the model's config."""
 
 import inspect
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+
+from trainact.torch_internals import tree_map
 
 __all__ = ["Call", "list_inputs", "read_image_size", "read_timm_config"]
 
@@ -18,10 +19,10 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def list_inputs(model: nn.Module, example: Any = None) -> Iterator[Call]:
-    """Yield what to call the model with, the likeliest first; only ``example`` where it is given.
+    """Yield the arguments of a forward: ``example``, or else guesses, the likeliest first.
 
-    Guessed tensors are on the meta device: an image, a clip, a list of images. A Hugging Face model
-    is called by the name of its input.
+    The guesses are an image, a clip and a list of images, on the meta device. A Hugging Face model
+    gets its input by keyword.
     """
     if isinstance(example, Mapping):
         yield (), {key: _alias(value) for key, value in example.items()}
@@ -41,7 +42,7 @@ def list_inputs(model: nn.Module, example: Any = None) -> Iterator[Call]:
 
 
 def read_image_size(model: nn.Module) -> tuple[int, int, int]:
-    """Read (C, H, W) from a timm or Hugging Face config; without one it is 3x224x224."""
+    """Return (C, H, W) from the model's timm or Hugging Face config; the default is 3x224x224."""
     timm_size = read_timm_config(model).get("input_size") or ()
     if len(timm_size) == 3:
         return tuple(timm_size)
@@ -54,7 +55,7 @@ def read_image_size(model: nn.Module) -> tuple[int, int, int]:
 
 
 def read_timm_config(model: nn.Module) -> Mapping[str, Any]:
-    """Return what timm says about the model; empty for a model that is not timm's."""
+    """Return the model's timm config; empty for a model of another library."""
     config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
     return config if isinstance(config, Mapping) else {}
 

@@ -1,7 +1,7 @@
 """Layers that train their pre-activations: torch's own classes with one gradient replaced.
 
-A plain layer becomes a TrAct layer by a change of its class alone: it stays the same object with
-the same parameters, hooks and attributes, draws no random number, and can be changed back.
+A plain layer becomes a TrAct layer only by a change of its class. It stays the same object with the
+same parameters, hooks and attributes, draws no random number, and can be changed back.
 """
 
 from typing import Any, ClassVar
@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trainact.errors import UnsupportedLayerError
-from trainact.factor import KeptFactor
 from trainact.gradient import Memory, apply_precondition
 from trainact.rows import LINEAR_PATCHES, describe_patches, patches_of_layer
+from trainact.second_moment import KeptMoment
 from trainact.settings import DEFAULT_LAM, Options, check_lam, check_options
-from trainact.synchronisation import new_channel
+from trainact.synchronisation import new_sync_slot
+from trainact.torch_internals import ConvNd
 
 __all__ = [
     "TrActConv1d",
@@ -31,7 +32,7 @@ torch.fx.wrap("apply_precondition")  # fx keeps it as one node, so a traced netw
 
 
 class TrActLayer(nn.Module):
-    """What all TrAct layers share: λ, the options, and the class to go back to."""
+    """Base of all TrAct layers: λ, the options, and the plain class to change back to."""
 
     plain_class: ClassVar[type[nn.Module]]
     weight: Tensor
@@ -50,23 +51,23 @@ class TrActLayer(nn.Module):
         sync: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Take torch's arguments for the plain layer, and :func:`trainact.TrAct`'s by keyword."""
+        """Take the plain layer's arguments, and by keyword those of :func:`trainact.TrAct`."""
         lam, options = check_lam(lam), check_options(Options(moment_dtype, every, rows, sync))
         super().__init__(*args, **kwargs)
         self.set_up(lam, options)
 
     def set_up(self, lam: float, options: Options) -> None:
-        """Take checked settings, and start without memory of earlier backward passes."""
+        """Set checked settings, and start without memory of earlier backward passes."""
         self.lam = lam
         self.options = options
         self.memory = Memory(
-            channel=new_channel(),
-            factor=KeptFactor(options.every) if options.every > 1 else None,
-            seed=torch.zeros((), dtype=torch.int64, device="cpu") if options.rows else None,
+            sync_slot=new_sync_slot(),
+            kept=KeptMoment(options.every) if options.every > 1 else None,
+            seed=torch.zeros((), dtype=torch.int64, device="cpu") if options.sample_size else None,
         )
 
     def tear_down(self) -> None:
-        """Forget everything that :meth:`set_up` added."""
+        """Remove everything that :meth:`set_up` added."""
         for attribute in ("_lam", "options", "memory"):
             del self.__dict__[attribute]
 
@@ -81,10 +82,11 @@ class TrActLayer(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the plain layer's arguments, and TrAct's."""
+        defaults = Options().as_keywords()
         changed = (
             f"{name}={value}"
-            for name, value in self.options._asdict().items()
-            if value != Options._field_defaults[name]
+            for name, value in self.options.as_keywords().items()
+            if value != defaults[name]
         )
         return ", ".join((super().extra_repr(), f"lam={self._lam:g}", *changed))
 
@@ -108,8 +110,8 @@ class TrActLinear(TrActLayer, nn.Linear):
         return F.linear(input, weight, self.bias)
 
 
-class _TrActConv(TrActLayer, nn.modules.conv._ConvNd):
-    """A convolution's forward: torch's own, given the weight through the identity."""
+class _TrActConv(TrActLayer, ConvNd):
+    """A convolution that passes its weight through :func:`apply_precondition`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Compute what the plain layer computes."""
@@ -150,35 +152,35 @@ _CLASSES: dict[type[nn.Module], type[TrActLayer]] = {
 
 
 class _TrActSubclass(TrActLayer):
-    """A layer class of someone else's: its own forward runs, and the weight is met inside it.
+    """A layer class of another library: its own forward runs.
 
-    Whatever the forward makes of the weight (standardises it, scales it, pads the input), the
-    gradient is preconditioned where the result reaches torch's operator together with the input.
+    The forward may change weight and input, for example standardise the weight or pad the input.
+    The gradient is preconditioned where the results reach torch's operator.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the foreign layer's own forward."""
+        """Run the other library's forward."""
         if not torch.is_grad_enabled():
             return super().forward(*args, **kwargs)
-        meeting = _WeightMeeting(self)
-        with meeting:
+        operator = _OperatorMode(self)
+        with operator:
             result = super().forward(*args, **kwargs)
-        if meeting.calls != 1:
+        if operator.calls != 1:
             raise UnsupportedLayerError(
                 f"{self.plain_class.__name__}.forward called F.linear or F.conv1d/2d/3d "
-                f"{meeting.calls} times; TrAct needs exactly one such call to know the layer's "
+                f"{operator.calls} times; TrAct needs exactly one such call to know the layer's "
                 "weight. Use trainact.precondition_grad inside the layer's own forward instead."
             )
         return result
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle and copy by the plain class: a class made at run time has no address."""
+        """Pickle and copy by the plain class: pickle cannot find a class made at run time."""
         reduced = super().__reduce_ex__(2)
         return _new_layer, (self.plain_class,), *reduced[2:]
 
 
-class _WeightMeeting(TorchFunctionMode):
-    """Precondition the weight of the one operator call inside a foreign layer's forward."""
+class _OperatorMode(TorchFunctionMode):
+    """Precondition the weight of the one operator call inside another library's forward."""
 
     _OPERATORS = frozenset({F.linear, F.conv1d, F.conv2d, F.conv3d})
     _ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -198,11 +200,11 @@ class _WeightMeeting(TorchFunctionMode):
         given = dict(zip(self._ARGUMENTS, args, strict=False)) | kwargs
         layer, x, weight = self.layer, given.pop("input"), given.pop("weight")
         geometry = {key: value for key, value in given.items() if key != "bias"}
-        if layer.memory.pooled is not None and weight is not layer.weight:
+        if layer.memory.pool is not None and weight is not layer.weight:
             raise UnsupportedLayerError(
                 f"{layer.plain_class.__name__} computes the weight of its operator from its "
-                "parameter, and accumulate preconditions the parameter's gradient, which is not "
-                "the same; take the gradient of the whole batch."
+                "parameter, but accumulate preconditions the gradient of the parameter itself; "
+                "take the gradient of the whole batch instead."
             )
         patches = describe_patches(weight.shape[2:], **geometry)
         weight = apply_precondition(weight, x, patches, layer._lam, layer.options, layer.memory)
@@ -210,7 +212,7 @@ class _WeightMeeting(TorchFunctionMode):
 
 
 def find_tract_class(plain_class: type[nn.Module]) -> type[TrActLayer]:
-    """Return the TrAct class for a plain layer class, made on first use for a foreign one."""
+    """Return the TrAct class of a plain layer class; other libraries' get theirs on first use."""
     if plain_class not in _CLASSES:
         _CLASSES[plain_class] = _make_subclass(plain_class)
     return _CLASSES[plain_class]

@@ -1,8 +1,8 @@
-r"""The formula of TrAct, as pure functions of matrices.
+r"""The formula of TrAct.
 
 A layer with weight W computes the pre-activations z = x Wᵀ (+ bias). Plain training steps along
-G = ∇zᵀ x, which is proportional to the inputs. TrAct steps along the weights' best answer to a step
-on z itself (Lemma 1 of the paper):
+G = ∇zᵀ x, which is proportional to the inputs. TrAct takes the step of the weights that best
+approximates a step on z itself (Lemma 1 of the paper):
 
 .. math::
     \Delta W^\star = G \left(\tfrac{1}{b} x^\top x + \lambda I_n\right)^{-1}
@@ -12,26 +12,26 @@ name                    symbol  shape       meaning
 ======================  ======  ==========  =================================================
 ``rows``                x       [g, b, n]   the layer's inputs, one row for each position
 ``grad_z``              ∇z      [g, b, m]   gradient of the loss by the pre-activations
-``grad_weight``         G       [g, m, n]   plain weight gradient, G = ∇zᵀ x
+``grad_weight``         G       [m, ...]    plain weight gradient, G = ∇zᵀ x
 ``second_moment``       xᵀx/b   [g, n, n]   uncentred covariance of the rows
 ``num_rows``            b                   samples times positions
 ``num_inputs``          n                   weights of one output (of one group)
-``lam``                 λ                   damping, 0.1 unless told
+``lam``                 λ                   damping
 ======================  ======  ==========  =================================================
 
-g counts the groups of a convolution (1 for a Linear); each group is a layer of its own. The paper
-writes x as [n, b]; rows are its columns.
+g is the number of groups of a convolution, 1 for a Linear; each group has its own second moment.
+The paper writes x as [n, b]; rows are its columns.
 
-With fewer rows than columns the same gradient needs only a b × b matrix (Woodbury's identity):
+With fewer rows than columns, the same gradient needs only a b × b matrix (Woodbury's identity):
 
 .. math::
     G \left(\tfrac{1}{b} x^\top x + \lambda I_n\right)^{-1}
         = \tfrac{1}{\lambda} \left(G - (G x^\top) (x x^\top + b \lambda I_b)^{-1} x\right)
 
 >>> rows, grad_z = torch.randn(1, 50, 4).double(), torch.randn(1, 50, 3).double()
->>> grad_weight = grad_z.mT @ rows
->>> second_moment = rows.mT @ rows / 50
->>> inverse = torch.linalg.inv(second_moment + 0.1 * torch.eye(4))
+>>> (grad_weight,) = grad_z.mT @ rows
+>>> second_moment = SecondMoment(rows.mT @ rows, num_rows=50)
+>>> inverse = torch.linalg.inv(second_moment.divide_by_rows() + 0.1 * torch.eye(4))
 >>> tract = precondition(grad_weight, second_moment, lam=0.1)
 >>> torch.allclose(tract, grad_weight @ inverse)
 True
@@ -39,93 +39,49 @@ True
 True
 """
 
-import warnings
+import math
 
 import torch
 from torch import Tensor
 
-__all__ = ["divide_by_factor", "factorize", "precondition", "precondition_few_rows"]
+from trainact.cholesky import divide_by_factor, factorize
+from trainact.second_moment import SecondMoment
+
+__all__ = ["precondition", "precondition_few_rows"]
 
 
-def precondition(grad_weight: Tensor, second_moment: Tensor, lam: float) -> Tensor:
-    """Return G (xᵀx/b + λI)⁻¹, shape [g, m, n], in the second moment's dtype.
+def precondition(grad_weight: Tensor, second_moment: SecondMoment, lam: float) -> Tensor:
+    """Return G (xᵀx/b + λI)⁻¹, in the shape and dtype of G.
 
     Args:
-        grad_weight: G, shape [g, m, n].
-        second_moment: xᵀx/b, shape [g, n, n].
+        grad_weight: G, in the weight's shape.
+        second_moment: xᵀx/b; it keeps its factor for the next call.
         lam: λ.
     """
-    return divide_by_factor(grad_weight, factorize(second_moment, lam))
+    factor = second_moment.factorize(lam)
+    tract = divide_by_factor(_split_groups(grad_weight, factor.shape[0]), factor)
+    return tract.reshape(grad_weight.shape).to(grad_weight.dtype)
 
 
 def precondition_few_rows(
     grad_weight: Tensor, rows: Tensor, lam: float, solve_dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Return the same from a b × b system: cheaper where b < n.
+    """Return the same from a b × b system, which is cheaper if b < n.
 
     Args:
-        grad_weight: G, shape [g, m, n].
-        rows: x, shape [g, b, n], in the dtype to multiply in.
+        grad_weight: G, in the weight's shape.
+        rows: x, shape [g, b, n], in the dtype of the products.
         lam: λ.
-        solve_dtype: the dtype of the b × b system; None is that of the rows.
+        solve_dtype: the dtype of the b × b system; None means that of the rows.
     """
-    grad_weight = grad_weight.to(rows.dtype)
+    grad = _split_groups(grad_weight, rows.shape[0]).to(rows.dtype)
     gram = (rows @ rows.mT).to(solve_dtype or rows.dtype)
     factor = factorize(gram, lam * rows.shape[-2])
-    explained = divide_by_factor(grad_weight @ rows.mT, factor).to(rows.dtype) @ rows
-    return (grad_weight - explained) / lam
+    explained = divide_by_factor(grad @ rows.mT, factor).to(rows.dtype) @ rows
+    return ((grad - explained) / lam).reshape(grad_weight.shape).to(grad_weight.dtype)
 
 
-def factorize(matrix: Tensor, damping: float) -> Tensor:
-    """Return the Cholesky factor L of A + damping I = L Lᵀ, shape [g, k, k].
-
-    A factorization that fails gets a NaN in its first entry, and with it every gradient that it is
-    used for: nothing is read back from the device to find out, and a GradScaler skips such a step.
-    On a CPU, where reading is free, a warning explains it.
-
-    Args:
-        matrix: A, symmetric, shape [g, k, k].
-        damping: what is added to its diagonal.
-    """
-    damped = matrix.clone()
-    damped.diagonal(dim1=-2, dim2=-1).add_(damping)
-    factor, info = torch.linalg.cholesky_ex(damped)
-    if _is_readable(info) and bool((info > 0).any()):
-        _warn_of_failed_factorization(matrix)
-    corner = factor[..., 0, 0]
-    corner.copy_(torch.where(info > 0, torch.nan, corner))  # one NaN spoils every solution
-    return factor
-
-
-def divide_by_factor(matrix: Tensor, factor: Tensor) -> Tensor:
-    """Return B (L Lᵀ)⁻¹, shape [g, m, k], in the factor's dtype; a NaN factor gives NaN.
-
-    Args:
-        matrix: B, shape [g, m, k].
-        factor: L, shape [g, k, k].
-    """
-    solution = torch.cholesky_solve(matrix.to(factor.dtype).mT, factor).mT
-    return torch.where(factor[..., :1, :1].isnan(), torch.nan, solution)
-
-
-def _is_readable(tensor: Tensor) -> bool:
-    """Tell whether the tensor's values are at hand: on the CPU, real, and not being traced."""
-    return (
-        type(tensor) is Tensor
-        and tensor.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    )
-
-
-def _warn_of_failed_factorization(matrix: Tensor) -> None:
-    if not bool(torch.isfinite(matrix).all()):
-        return  # overflow in the step itself, which a loss scaler deals with
-    largest = matrix.diagonal(dim1=-2, dim2=-1).max().item()
-    warnings.warn(
-        f"TrAct could not factorize a second moment with entries up to {largest:.3g} in "
-        f"{str(matrix.dtype).removeprefix('torch.')}: this weight gradient is NaN. Standardise the "
-        "layer's input, raise lam, or pass moment_dtype=torch.float64.",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+def _split_groups(grad_weight: Tensor, groups: int) -> Tensor:
+    """Return the gradient [m, ...] as [g, m/g, n]."""
+    num_inputs = math.prod(grad_weight.shape[1:])
+    return grad_weight.reshape(groups, grad_weight.shape[0] // groups, num_inputs)

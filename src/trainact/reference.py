@@ -1,7 +1,7 @@
-"""The slow, obvious twins, in the paper's own words: what every fast path is tested against.
+"""Slow reference implementations in the paper's notation; every fast path is tested against them.
 
-They are written for reading. They take any layer that TrAct takes, plain or wrapped, and no care of
-time or memory; call them in float64 for exact answers.
+They are written to be read, not to be fast or to save memory. They take any layer that TrAct
+supports, plain or wrapped. Call them in float64 for exact results.
 """
 
 import itertools
@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainact.rows import PlainLayer
+from trainact.settings import DEFAULT_LAM
+from trainact.torch_internals import read_padding
 
 __all__ = [
     "cut_patches",
@@ -22,8 +24,8 @@ __all__ = [
 ]
 
 
-def tract_gradient(grad_z: Tensor, x: Tensor, lam: float = 0.1) -> Tensor:
-    """Return the weight gradient of the paper's Figure 2, right half: with an explicit inverse.
+def tract_gradient(grad_z: Tensor, x: Tensor, lam: float = DEFAULT_LAM) -> Tensor:
+    """Return the weight gradient of the paper's Figure 2 (right half), with an explicit inverse.
 
     Args:
         grad_z: ∇z, shape [b, m].
@@ -36,14 +38,14 @@ def tract_gradient(grad_z: Tensor, x: Tensor, lam: float = 0.1) -> Tensor:
 
 
 def cut_patches(x: Tensor, layer: PlainLayer) -> Tensor:
-    """Return what ``layer`` multiplies its weight with, shape [g, b, n], cut out one by one."""
+    """Return the rows of a layer, shape [g, b, n], cut out of its input one by one."""
     if isinstance(layer, nn.Linear):
         return x.reshape(-1, layer.in_features).unsqueeze(0)
     kernel, stride, dilation = layer.kernel_size, layer.stride, layer.dilation
     if x.dim() == len(kernel) + 1:
         x = x.unsqueeze(0)
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    x = F.pad(x, layer._reversed_padding_repeated_twice, mode=mode)
+    x = F.pad(x, read_padding(layer), mode=mode)
     spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
     starts = [
         range(0, size - span + 1, step)
@@ -67,7 +69,7 @@ def cut_patches(x: Tensor, layer: PlainLayer) -> Tensor:
 
 
 def tract_gradient_of_layer(
-    layer: PlainLayer, x: Tensor, grad_z: Tensor, lam: float = 0.1
+    layer: PlainLayer, x: Tensor, grad_z: Tensor, lam: float = DEFAULT_LAM
 ) -> Tensor:
     """Return the TrAct weight gradient of a layer, in the shape of its weight.
 
@@ -86,11 +88,11 @@ def tract_gradient_of_layer(
     return torch.cat(gradients).reshape(layer.weight.shape)
 
 
-def tract_preactivations(layer: PlainLayer, x: Tensor, lam: float = 0.1) -> Tensor:
+def tract_preactivations(layer: PlainLayer, x: Tensor, lam: float = DEFAULT_LAM) -> Tensor:
     """Return z with the layer's values and TrAct's gradient: the paper's second form.
 
-    The layer runs on ``x (xᵀx/b + λI)⁻¹``; then its values are overwritten by those on ``x``, which
-    leaves the gradient as it was. Backpropagate through z to use it.
+    The layer runs on ``x (xᵀx/b + λI)⁻¹``. Then its values are overwritten by those on ``x``; the
+    gradient stays. Backpropagate through z to use it.
     """
     rows = cut_patches(x, layer)
     _, b, n = rows.shape

@@ -1,8 +1,8 @@
-"""The canonical layout: what a layer multiplies its weight with, as rows [g, b, n].
+"""The rows [g, b, n] of a layer: the vectors that it multiplies its weight with.
 
 A Linear's rows are its tokens. A convolution's rows are its patches, one for each output position
-of each image, so that z = rows @ weight.flatten(1).T holds for both. The columns are ordered as the
-weight is: input channel (of the group) first, then the kernel's positions.
+of each image. For both, z = rows @ weight.flatten(1).T. The columns have the weight's order: input
+channel (of the group) first, then kernel position.
 """
 
 import math
@@ -14,37 +14,39 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainact.errors import TrActValueError
+from trainact.torch_internals import ConvNd
 
 __all__ = [
+    "LINEAR_PATCHES",
     "SUPPORTED_LAYERS",
     "Patches",
     "PlainLayer",
-    "LINEAR_PATCHES",
+    "RowSample",
+    "count_inputs",
     "count_rows",
     "describe_patches",
     "output_size",
     "pad_input",
     "patches_of_layer",
-    "sample_rows",
     "unfold_in_chunks",
     "unfold_rows",
 ]
 
 SUPPORTED_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-PlainLayer: TypeAlias = nn.Linear | nn.modules.conv._ConvNd
+PlainLayer: TypeAlias = nn.Linear | ConvNd
 
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 CHUNK_ELEMENTS = 5 << 20
-"""How many numbers one chunk of unfolded rows may hold (20 MiB in float32)."""
+"""Largest number of elements in one chunk of unfolded rows (20 MiB in float32)."""
 
 SMALL_CHUNK_ELEMENTS = 1 << 18
-"""The same for small inputs, whose chunks are no larger than themselves beyond this."""
+"""The chunks of a small input may have this many elements, even if the input has fewer."""
 
 HASH_BITS = 24
 
 
 class Patches(NamedTuple):
-    """How a layer cuts its input into rows; a Linear has a kernel of no dimensions."""
+    """How a layer cuts its input into rows; a Linear has a kernel without dimensions."""
 
     kernel_size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -52,6 +54,13 @@ class Patches(NamedTuple):
     dilation: tuple[int, ...]
     groups: int
     padding_mode: str
+
+
+class RowSample(NamedTuple):
+    """Which of the rows to take: ``size`` of them, chosen by ``seed``, an int64 scalar."""
+
+    size: int
+    seed: Tensor
 
 
 def describe_patches(
@@ -62,7 +71,7 @@ def describe_patches(
     groups: int = 1,
     padding_mode: str = "zeros",
 ) -> Patches:
-    """Resolve a convolution's arguments, as torch takes them, to numbers for each dimension.
+    """Resolve a convolution's arguments to one number for each dimension.
 
     >>> describe_patches((3, 4), padding="same").padding
     ((1, 1), (1, 2))
@@ -87,7 +96,7 @@ def describe_patches(
 
 
 def patches_of_layer(layer: PlainLayer) -> Patches:
-    """Return how ``layer`` cuts its input."""
+    """Return how ``layer`` cuts its input into rows."""
     if isinstance(layer, nn.Linear):
         return LINEAR_PATCHES
     return describe_patches(
@@ -109,13 +118,23 @@ def count_rows(x: Tensor, patches: Patches) -> int:
     return samples * math.prod(output_size(x.shape[-dims:], patches))
 
 
-def unfold_rows(x: Tensor, patches: Patches) -> Tensor:
-    """Return all rows of ``x``, shape [g, b, n].
+def count_inputs(x: Tensor, patches: Patches) -> int:
+    """Return n, the number of columns: the inputs of one output."""
+    channels = x.shape[-len(patches.kernel_size) - 1]
+    return channels // patches.groups * math.prod(patches.kernel_size)
+
+
+def unfold_rows(x: Tensor, patches: Patches, sample: RowSample | None = None) -> Tensor:
+    """Return the rows of ``x``, all or a sample, shape [g, b, n].
 
     Args:
         x: the layer's input, [..., n] for a Linear, [N, C, *size] or [C, *size] otherwise.
         patches: how the layer cuts it.
+        sample: take one random row from each of ``sample.size`` equal strata. The choice depends
+            only on the seed, whose value is not read back from the device.
     """
+    if sample is not None:
+        return _unfold_sample(x, patches, sample)
     if not patches.kernel_size:
         return x.reshape(1, -1, x.shape[-1])
     return _rows_of_windows(_view_windows(x, patches), patches)
@@ -124,10 +143,10 @@ def unfold_rows(x: Tensor, patches: Patches) -> Tensor:
 def unfold_in_chunks(
     x: Tensor, patches: Patches, max_elements: int | None = None
 ) -> Iterator[Tensor]:
-    """Yield the rows of ``x`` in pieces [g, b', n] of at most ``max_elements`` numbers each.
+    """Yield the rows of ``x`` in chunks [g, b', n] of at most ``max_elements`` elements.
 
-    A piece is at least one line of output positions of one image. None means half as many as the
-    input has, within bounds; a Linear's rows are not copied, so only the upper bound holds there.
+    A chunk has at least one line of output positions of one image. None means half of the input's
+    elements, within bounds; a Linear's rows are not copied, so there only the upper bound holds.
     """
     if not patches.kernel_size:
         at_once = (max_elements or CHUNK_ELEMENTS) // max(1, x.shape[-1])
@@ -141,35 +160,27 @@ def unfold_in_chunks(
     lines_at_once = max(1, min(lines, max_elements // per_line))
     samples_at_once = max(1, max_elements // (per_line * max(1, lines)))
     for some in windows.split(samples_at_once) if samples else ():
-        for piece in some.split(lines_at_once, dim=2) if lines else ():
-            yield _rows_of_windows(piece, patches)
+        for chunk in some.split(lines_at_once, dim=2) if lines else ():
+            yield _rows_of_windows(chunk, patches)
 
 
-def sample_rows(x: Tensor, patches: Patches, count: int, seed: Tensor) -> Tensor:
-    """Return ``count`` of the b rows of ``x``, shape [g, count, n]: one from each of equal strata.
-
-    Args:
-        x: the layer's input.
-        patches: how the layer cuts it.
-        count: how many rows to take, at most b.
-        seed: an int64 scalar; the choice depends on nothing else and reads no value of it.
-    """
-    num_rows = count_rows(x, patches)
-    strata = torch.arange(count, device=x.device)
-    within = (_hash(strata + seed * count) * num_rows) >> HASH_BITS  # uniform in 0 ... b - 1
-    chosen = (strata * num_rows + within) // count
+def _unfold_sample(x: Tensor, patches: Patches, sample: RowSample) -> Tensor:
+    num_rows, size = count_rows(x, patches), sample.size
+    strata = torch.arange(size, device=x.device)
+    within = (_hash(strata + sample.seed * size) * num_rows) >> HASH_BITS  # uniform in 0 ... b - 1
+    chosen = (strata * num_rows + within) // size
     if not patches.kernel_size:
         return x.reshape(-1, x.shape[-1])[chosen].unsqueeze(0)
     windows = _view_windows(x, patches)
     dims = len(patches.kernel_size)
     sizes = (windows.shape[0], *windows.shape[2 : 2 + dims])
     at = torch.unravel_index(chosen, sizes)
-    picked = windows.movedim(1, 1 + dims)[at]  # [count, C, *kernel]
-    return picked.reshape(count, patches.groups, -1).transpose(0, 1)
+    picked = windows.movedim(1, 1 + dims)[at]  # [size, C, *kernel]
+    return picked.reshape(size, patches.groups, -1).transpose(0, 1)
 
 
 def _hash(values: Tensor) -> Tensor:
-    """Return numbers of ``HASH_BITS`` bits that look random, one for each int64 value."""
+    """Return a pseudo-random number of ``HASH_BITS`` bits for each int64 value."""
     mixed = values * 0x2545F4914F6CDD1D  # int64 products wrap around
     for shift in (32, 29, 32):
         mixed = (mixed ^ ((mixed >> shift) & 0x7FFFFFFF)) * 0x369DEA0F31A53F85
@@ -177,7 +188,7 @@ def _hash(values: Tensor) -> Tensor:
 
 
 def pad_input(x: Tensor, patches: Patches) -> Tensor:
-    """Return ``x`` as a batch [N, C, *size] with its border added explicitly."""
+    """Return ``x`` as a batch [N, C, *size] with its padding added."""
     dims = len(patches.kernel_size)
     if x.dim() == dims + 1:
         x = x.unsqueeze(0)
@@ -188,7 +199,7 @@ def pad_input(x: Tensor, patches: Patches) -> Tensor:
 
 
 def _view_windows(x: Tensor, patches: Patches) -> Tensor:
-    """Return a view [N, C, *positions, *kernel] on the padded input; nothing is copied."""
+    """Return a view [N, C, *positions, *kernel] of the padded input, without a copy."""
     windows = pad_input(x, patches)
     spans = [d * (k - 1) + 1 for k, d in zip(patches.kernel_size, patches.dilation, strict=True)]
     for axis, (span, step) in enumerate(zip(spans, patches.stride, strict=True), start=2):
@@ -210,7 +221,7 @@ def _rows_of_windows(windows: Tensor, patches: Patches) -> Tensor:
 
 
 def output_size(size: Sequence[int], patches: Patches) -> list[int]:
-    """Return the number of positions in each dimension of an input of the given size."""
+    """Return the number of output positions in each dimension, for an input of this size."""
     return [
         max(0, (length + sum(side) - d * (k - 1) - 1) // step + 1)
         for length, k, step, side, d in zip(

@@ -1,8 +1,8 @@
-"""The method's settings and their checks, at the moment they are set."""
+"""The settings of TrAct, and the checks that run as soon as one is set."""
 
 import math
 import numbers
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -11,36 +11,53 @@ from trainact.errors import TrActTypeError, TrActValueError
 __all__ = [
     "DEFAULT_LAM",
     "Options",
+    "Precision",
     "check_lam",
     "check_options",
-    "choose_solve_dtype",
-    "resolve_moment_dtype",
+    "choose_precision",
 ]
 
 DEFAULT_LAM = 0.1
-"""λ of the paper's experiments; it suggests 0.05 for short and 0.2 for long training."""
+"""λ of the paper's experiments; the paper suggests 0.05 for short and 0.2 for long training."""
 
 
 class Options(NamedTuple):
-    """How the second moment is obtained; the defaults are exact for one process."""
+    """How the second moment is computed; the defaults are exact on one process."""
 
     moment_dtype: torch.dtype | None = None
-    """Dtype of the products; None is float32, and float64 for float64 weights."""
+    """Dtype of the products; None means float32, and float64 for float64 weights."""
     every: int = 1
-    """Backward passes that share one factorization."""
-    rows: int | None = None
-    """Rows to estimate the second moment from; None takes all."""
+    """Number of backward passes that share one factorization."""
+    sample_size: int | None = None
+    """Number of rows to estimate the second moment from (``rows=``); None takes all rows."""
     sync: bool = False
-    """Whether second moments are summed over the ranks."""
+    """Whether the second moment is summed over the ranks."""
+
+    def as_keywords(self) -> dict[str, Any]:
+        """Return the options by the keywords of :func:`trainact.TrAct`."""
+        values = self._asdict()
+        return {("rows" if name == "sample_size" else name): values[name] for name in values}
+
+
+class Precision(NamedTuple):
+    """The dtypes of a second moment."""
+
+    products: torch.dtype
+    sums: torch.dtype
+    """Of the sums over blocks of rows, and of the solve."""
 
 
 def check_lam(lam: object) -> float:
-    """Return ``lam`` (λ) as a float, or say why it cannot be used.
+    """Return ``lam`` (λ) as a float.
 
     >>> check_lam(1)
     1.0
+
+    Raises:
+        TrActTypeError: ``lam`` is not a real number.
+        TrActValueError: ``lam`` is not positive and finite.
     """
-    advice = "use a positive finite number; 0.1 is the paper's default."
+    advice = f"use a positive finite number; {DEFAULT_LAM:g} is the paper's default."
     if isinstance(lam, bool) or not isinstance(lam, numbers.Real):
         raise TrActTypeError(f"lam={lam!r} is a {type(lam).__name__}; {advice}")
     try:
@@ -53,28 +70,32 @@ def check_lam(lam: object) -> float:
 
 
 def check_options(options: Options) -> Options:
-    """Return ``options`` if every one of them can be used, or say why not."""
+    """Return ``options`` unchanged.
+
+    Raises:
+        TrActTypeError: an option is of the wrong type.
+        TrActValueError: an option is out of range.
+    """
     _check_moment_dtype(options.moment_dtype)
     _check_count("every", options.every, "1 refreshes the factorization at every backward")
-    if options.rows is not None:
-        _check_count("rows", options.rows, "None takes all rows")
+    if options.sample_size is not None:
+        _check_count("rows", options.sample_size, "None takes all rows")
     if not isinstance(options.sync, bool):
         raise TrActTypeError(f"sync={options.sync!r} is not accepted; use True or False.")
     return options
 
 
-def resolve_moment_dtype(
-    moment_dtype: torch.dtype | None, weight_dtype: torch.dtype
-) -> torch.dtype:
-    """Return the dtype that the products of the second moment run in."""
-    if moment_dtype is not None:
-        return moment_dtype
-    return torch.float64 if weight_dtype == torch.float64 else torch.float32
+def choose_precision(
+    moment_dtype: torch.dtype | None, weight_dtype: torch.dtype, device: torch.device
+) -> Precision:
+    """Return the dtypes of the second moment: sums are float64 if the device supports it."""
+    if moment_dtype is None:
+        moment_dtype = torch.float64 if weight_dtype == torch.float64 else torch.float32
+    return Precision(moment_dtype, torch.float64 if _has_float64(device) else moment_dtype)
 
 
-def choose_solve_dtype(device: torch.device, moment_dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of sums and of the solve: float64 wherever the device has it."""
-    return moment_dtype if device.type == "mps" else torch.float64
+def _has_float64(device: torch.device) -> bool:
+    return device.type != "mps"
 
 
 def _check_moment_dtype(moment_dtype: object) -> None:
@@ -82,7 +103,7 @@ def _check_moment_dtype(moment_dtype: object) -> None:
         return
     message = (
         f"moment_dtype={moment_dtype!r} is not accepted; use torch.float32, torch.float64 (for raw "
-        "pixel ranges), or None for float32 (float64 where the weight is)."
+        "pixel values), or None for float32 (float64 if the weight is float64)."
     )
     if isinstance(moment_dtype, torch.dtype):
         raise TrActValueError(message)

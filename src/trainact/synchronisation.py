@@ -1,13 +1,19 @@
-"""Second moments summed over the ranks of a distributed run.
+"""Sums over the ranks of a distributed run, inside backward.
 
-A collective inside backward must not get mixed up with those of DistributedDataParallel, nor with
-that of another TrAct layer which some rank reaches earlier. So every synchronised layer has a
-process group of its own; all of them are made together, in the order in which the layers were
-wrapped, when the first backward needs one.
+A collective inside backward must not be mixed up with those of DistributedDataParallel or of
+another TrAct layer that some rank reaches earlier. So every layer has its own process group. All
+groups are created together, in the order in which the layers were wrapped, when the first backward
+needs one; a layer's slot is its place in that order.
+
+Two ranks may also reach two layers in different orders. Each would then wait for a sum that the
+other begins later: a deadlock, whatever the process groups. So the first call that a backward
+reaches begins the sums of all calls that this backward will reach. The sums of one layer begin in
+the order of its calls.
 """
 
 import itertools
 import warnings
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,81 +21,110 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["FEW_ROWS", "SumOverRanks", "count_ranks", "new_channel", "warn_of_few_rows"]
+from trainact.torch_internals import find_backward_id, read_group_timeout, runs_in_this_backward
+
+__all__ = [
+    "SumOverRanks",
+    "get_world_size",
+    "new_sync_slot",
+    "record_call",
+    "take_calls_of_this_backward",
+    "warn_of_few_rows",
+]
 
 FEW_ROWS = 8
-"""Rows per column below which the second moments of the ranks differ too much to pass unsaid."""
+"""With fewer rows per column, the second moments of the ranks differ enough for a warning."""
 
-_channels = itertools.count()
-_last_channel = -1
-_warned: set[int] = set()
-
-
-def new_channel() -> int:
-    """Return the number of a new channel; all ranks must ask for theirs in the same order."""
-    global _last_channel
-    _last_channel = next(_channels)
-    return _last_channel
+_slots = itertools.count()
+_last_slot = -1
+_warned_slots: set[int] = set()
+_calls: list[weakref.ref[Any]] = []
 
 
-def count_ranks() -> int:
-    """Return the number of processes, 1 outside a distributed run."""
+def new_sync_slot() -> int:
+    """Return the slot of a new layer; all ranks must create their layers in the same order."""
+    global _last_slot
+    _last_slot = next(_slots)
+    return _last_slot
+
+
+def get_world_size() -> int:
+    """Return the number of ranks in torch.distributed's default group, 1 without one."""
     if not (dist.is_available() and dist.is_initialized()):
         return 1
     return dist.get_world_size()
 
 
 class SumOverRanks:
-    """Σ xᵀx and Σ b over all ranks, in one collective that begins now and is waited for later."""
+    """The sum of a tensor over all ranks; it begins now and is waited for later."""
 
-    def __init__(self, total: Tensor, num_rows: Tensor, channel: int) -> None:
-        """Take xᵀx, shape [g, n, n], and b, a scalar, of this rank, and the layer's channel."""
-        self._shape = total.shape
-        self._buffer = torch.cat([total.flatten(), num_rows.reshape(1)])
+    def __init__(self, tensor: Tensor, sync_slot: int) -> None:
+        """Begin to sum ``tensor``, which is overwritten, in the process group of a layer."""
+        self._tensor = tensor
         self._work: Any = None
         if torch.compiler.is_compiling():
-            self._buffer = _sum_now(self._buffer, channel)
-        elif count_ranks() > 1:
-            group = _find_group(channel)
-            self._work = dist.all_reduce(self._buffer, group=group, async_op=True)
+            self._tensor = _sum_now(tensor, sync_slot)
+        elif get_world_size() > 1:
+            self._work = dist.all_reduce(tensor, group=_find_group(sync_slot), async_op=True)
 
-    def wait(self) -> tuple[Tensor, Tensor]:
-        """Return Σ xᵀx, shape [g, n, n], and Σ b."""
+    def wait(self) -> Tensor:
+        """Return the sum."""
         if self._work is not None:
             self._work.wait()
             self._work = None
-        return self._buffer[:-1].view(self._shape), self._buffer[-1]
+        return self._tensor
 
 
 @torch.library.custom_op("trainact::sum_over_ranks", mutates_args=())
-def _sum_now(buffer: Tensor, channel: int) -> Tensor:
-    """Sum in one step that torch.compile keeps whole."""
-    buffer = buffer.clone()
-    if count_ranks() > 1:
-        dist.all_reduce(buffer, group=_find_group(channel))
-    return buffer
+def _sum_now(tensor: Tensor, sync_slot: int) -> Tensor:
+    """Sum without overlap, as one operator that torch.compile does not look into."""
+    tensor = tensor.clone()
+    if get_world_size() > 1:
+        dist.all_reduce(tensor, group=_find_group(sync_slot))
+    return tensor
 
 
 @_sum_now.register_fake
-def _(buffer: Tensor, channel: int) -> Tensor:
-    return torch.empty_like(buffer)
+def _(tensor: Tensor, sync_slot: int) -> Tensor:
+    return torch.empty_like(tensor)
 
 
-def warn_of_few_rows(num_rows: int, num_inputs: int, channel: int) -> None:
-    """Say once for each layer that its ranks precondition by second moments that differ.
+def record_call(node: Any) -> None:
+    """Store a weak reference to the graph node of a call that will need a sum over ranks."""
+    node.backward_id = None
+    _calls[:] = [call for call in _calls if call() is not None]
+    _calls.append(weakref.ref(node))
+
+
+def take_calls_of_this_backward() -> list[Any]:
+    """Return the recorded nodes that the running backward will reach, in forward order.
+
+    Each backward gets a node only once.
+    """
+    current = find_backward_id()
+    taken = []
+    for node in (call() for call in tuple(_calls)):
+        if node is not None and node.backward_id != current and runs_in_this_backward(node):
+            node.backward_id = current
+            taken.append(node)
+    return taken
+
+
+def warn_of_few_rows(num_rows: int, num_inputs: int, sync_slot: int) -> None:
+    """Warn once per layer if the ranks have few rows and each uses its own second moment.
 
     Args:
         num_rows: b of this rank.
         num_inputs: n.
-        channel: the layer's channel.
+        sync_slot: the layer's slot.
     """
-    if torch.compiler.is_compiling() or count_ranks() == 1 or channel in _warned:
+    if torch.compiler.is_compiling() or get_world_size() == 1 or sync_slot in _warned_slots:
         return
     if num_rows >= FEW_ROWS * num_inputs:
         return
-    _warned.add(channel)
+    _warned_slots.add(sync_slot)
     warnings.warn(
-        f"TrAct preconditions each rank's gradient by its own {num_rows} rows, which is less than "
+        f"TrAct preconditions each rank's gradient with its own {num_rows} rows, fewer than "
         f"{FEW_ROWS} for each of the {num_inputs} columns: the average over ranks differs from the "
         "whole batch's gradient. Pass sync=True to sum the second moment over the ranks.",
         UserWarning,
@@ -99,7 +134,7 @@ def warn_of_few_rows(num_rows: int, num_inputs: int, channel: int) -> None:
 
 @dataclass
 class _Groups:
-    """The channels' process groups, valid for one initialisation of torch.distributed."""
+    """The layers' process groups, valid for one initialisation of torch.distributed."""
 
     world: Any = None
     groups: list[Any] = field(default_factory=list)
@@ -108,19 +143,10 @@ class _Groups:
 _made = _Groups()
 
 
-def _find_group(channel: int) -> Any:
+def _find_group(sync_slot: int) -> Any:
     world = dist.group.WORLD
     if _made.world is not world:
         _made.world, _made.groups = world, []
-    while len(_made.groups) <= max(_last_channel, channel):
-        _made.groups.append(dist.new_group(timeout=_read_timeout(world)))
-    return _made.groups[channel]
-
-
-def _read_timeout(world: Any) -> Any:
-    """Return the timeout that the user gave to the default group; a new group would forget it."""
-    try:
-        backend = world._get_backend(world._device_types[0])
-        return backend.options._timeout
-    except (AttributeError, IndexError, RuntimeError):
-        return None
+    while len(_made.groups) <= max(_last_slot, sync_slot):
+        _made.groups.append(dist.new_group(timeout=read_group_timeout(world)))
+    return _made.groups[sync_slot]

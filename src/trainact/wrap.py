@@ -1,20 +1,27 @@
-"""Put TrAct into a model and take it out again: check everything first, then change."""
+"""Put TrAct into a model and remove it: check everything first, then change."""
 
 import warnings
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
 from trainact.errors import TrActTypeError, TrActValueError, UnsupportedLayerError
 from trainact.first_layer import find_first_layers
 from trainact.layers import TrActLayer, find_tract_class
-from trainact.roster import describe_lost, find_lost, forget, remember
 from trainact.rows import SUPPORTED_LAYERS
 from trainact.settings import DEFAULT_LAM, Options, check_lam, check_options
+from trainact.torch_internals import is_wrapper_tensor
+from trainact.wrapped_layers import (
+    describe_lost_layers,
+    find_lost_layers,
+    forget_layers,
+    list_tract_layers,
+    remember_layers,
+)
 
 __all__ = ["TrAct", "apply_tract", "remove_tract"]
 
@@ -24,7 +31,7 @@ _ACCEPTED = "TrAct takes an nn.Linear, nn.Conv1d, nn.Conv2d or nn.Conv3d"
 Layer = TypeVar("Layer", bound=nn.Module)
 
 
-def TrAct(  # noqa: N802  (the paper's users type it so)
+def TrAct(  # noqa: N802  (the paper's spelling)
     layer: Layer,
     lam: float = DEFAULT_LAM,
     *,
@@ -33,7 +40,7 @@ def TrAct(  # noqa: N802  (the paper's users type it so)
     rows: int | None = None,
     sync: bool = False,
 ) -> Layer:
-    """Return ``layer`` with TrAct's weight gradient: the very same object, its class changed.
+    """Return ``layer`` with TrAct's weight gradient: the same object, with another class.
 
     >>> conv = TrAct(nn.Conv2d(3, 64, 7, stride=2, padding=3), lam=0.1)
     >>> conv
@@ -44,16 +51,16 @@ def TrAct(  # noqa: N802  (the paper's users type it so)
     Args:
         layer: the first layer of an image model.
         lam: λ.
-        moment_dtype: dtype of the second moment's products; ``torch.float64`` for inputs in a raw
-            pixel range. None is float32, and float64 for a float64 weight.
-        every: factorize the second moment only every so many backward passes and reuse the factor
-            between; 1 is exact.
-        rows: estimate the second moment from so many random rows; None takes all and is exact.
-        sync: in a distributed run, sum the second moment over all ranks; False takes each rank's
-            own rows.
+        moment_dtype: dtype of the second moment's products; use ``torch.float64`` for raw pixel
+            values. None means float32, and float64 for a float64 weight.
+        every: number of backward passes that share one second moment and its factorization; 1 is
+            exact.
+        rows: number of random rows to estimate the second moment from; None takes all and is exact.
+        sync: in a distributed run, sum the second moment over all ranks; False means that each rank
+            uses its own rows.
 
     Raises:
-        UnsupportedLayerError: the layer is none that TrAct can train; nothing was changed.
+        UnsupportedLayerError: TrAct cannot train this layer; nothing was changed.
     """
     lam, options = check_lam(lam), check_options(Options(moment_dtype, every, rows, sync))
     check_layer(layer)
@@ -72,7 +79,7 @@ def apply_tract(
     rows: int | None = None,
     sync: bool = False,
 ) -> list[str]:
-    """Give the model's first layer, or layers, TrAct's gradient in place; return their names.
+    """Change the model's first layer (or layers) to TrAct in place, and return the names.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> apply_tract(model)
@@ -81,18 +88,18 @@ def apply_tract(
     ['0']
 
     Args:
-        model: any module; it may be the layer itself, whose name is then the empty string.
+        model: any module; it may be the layer itself, which has the empty name.
         lam: λ.
-        layers: names of the layers, as in ``model.named_modules()``; None looks for them with
+        layers: names of the layers, as in ``model.named_modules()``; None finds them with
             :func:`trainact.find_first_layers`.
-        example_input: an input for that search, where the default image does not fit.
-        moment_dtype: as in :func:`TrAct`; so are ``every``, ``rows`` and ``sync``.
-        every: see ``moment_dtype``.
-        rows: see ``moment_dtype``.
-        sync: see ``moment_dtype``.
+        example_input: an input for this search, if the model does not take the default image.
+        moment_dtype: as in :func:`TrAct`.
+        every: as in :func:`TrAct`.
+        rows: as in :func:`TrAct`.
+        sync: as in :func:`TrAct`.
 
     Raises:
-        TrActError: nothing was found, or not all of it can be changed; the model is as it was.
+        TrActError: no layer was found, or TrAct cannot train one of them; nothing was changed.
     """
     lam, options = check_lam(lam), check_options(Options(moment_dtype, every, rows, sync))
     _check_model(model, "apply_tract")
@@ -102,42 +109,50 @@ def apply_tract(
         if name not in modules:
             raise TrActValueError(_describe_unknown_name(name, modules))
         check_layer(modules[name], name)
-    lost = sorted(set(find_lost(model)) - set(names))
+    lost = sorted(set(find_lost_layers(model)) - set(names))
     for name in names:
         _change_class(modules[name], lam, options)
-    remember(model, names)
+    remember_layers(model, names)
     if lost:
-        warnings.warn(describe_lost(lost), stacklevel=2)
+        warnings.warn(describe_lost_layers(lost), stacklevel=2)
     return names
 
 
 def remove_tract(model: nn.Module) -> list[str]:
-    """Put the plain classes back, with the same parameters; return the names of the layers."""
+    """Change the TrAct layers back to their plain classes, and return their names."""
     _check_model(model, "remove_tract")
-    found = [(name, m) for name, m in model.named_modules() if isinstance(m, TrActLayer)]
-    for name, layer in found:
+    layers = list_tract_layers(model)
+    for name, layer in layers.items():
         if type(layer) is not find_tract_class(layer.plain_class):
             raise TrActValueError(
-                f"layer {name!r} is a {type(layer).__name__}, a class that something else made of "
-                f"TrAct's; undo that first (for a parametrization: "
+                f"layer {name!r} is a {type(layer).__name__}: its class was changed after TrAct; "
+                "undo that first (for a parametrization: "
                 "torch.nn.utils.parametrize.remove_parametrizations)."
             )
-        if layer.memory.pooled is not None:
+        if layer.memory.pool is not None:
             raise TrActValueError(
                 f"layer {name!r} is inside trainact.accumulate; leave that block first."
             )
-    lost = find_lost(model)
+    lost = find_lost_layers(model)
     if lost:
-        warnings.warn(describe_lost(lost), stacklevel=2)
-    forget(model)
-    for _, layer in found:
+        warnings.warn(describe_lost_layers(lost), stacklevel=2)
+    forget_layers(model)
+    for layer in layers.values():
         layer.tear_down()
         layer.__class__ = layer.plain_class  # type: ignore[assignment]
-    return [name for name, _ in found]
+    return list(layers)
 
 
 def check_layer(layer: object, name: str = "") -> None:
-    """Refuse, without touching it, a layer that TrAct cannot train."""
+    """Raise if TrAct cannot train a layer.
+
+    Args:
+        layer: anything.
+        name: its name in the model, for the message.
+
+    Raises:
+        UnsupportedLayerError: TrAct cannot train it.
+    """
     where = f"layer {name!r}: " if name else ""
     if isinstance(layer, TrActLayer):
         raise UnsupportedLayerError(
@@ -147,8 +162,8 @@ def check_layer(layer: object, name: str = "") -> None:
     if not isinstance(layer, SUPPORTED_LAYERS):
         came = f"the class {layer.__name__}" if isinstance(layer, type) else type(layer).__name__
         raise UnsupportedLayerError(
-            f"{where}{_ACCEPTED}; got {came}. In a layer of your own, call "
-            "trainact.precondition_grad(weight, x) where its weight meets its input."
+            f"{where}{_ACCEPTED}; got {came}. In a custom layer, call "
+            "trainact.precondition_grad(weight, x) where the weight is applied to the input."
         )
     problem = _find_problem(layer)
     if problem is not None:
@@ -156,10 +171,10 @@ def check_layer(layer: object, name: str = "") -> None:
 
 
 def _find_problem(layer: nn.Module) -> str | None:
-    """Say what stands in the way, and what to do about it."""
-    weight = layer._parameters.get("weight")
+    """Return the reason why TrAct cannot train the layer, with advice; None if it can."""
+    weight = dict(layer.named_parameters(recurse=False)).get("weight")
     if isinstance(weight, UninitializedParameter):
-        return "is lazy and not yet initialised; run one batch through the model, then apply TrAct."
+        return "is lazy and not initialised yet; run one batch through the model, then apply TrAct."
     if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
         return "is lazy; run one batch through the model, then apply TrAct."
     if parametrize.is_parametrized(layer):
@@ -174,7 +189,8 @@ def _find_problem(layer: nn.Module) -> str | None:
             "has no parameter named 'weight' (a hook or a re-parametrisation computes it); restore "
             "the plain weight first."
         )
-    if weight.is_quantized or weight.dtype not in SUPPORTED_DTYPES or _is_foreign_tensor(weight):
+    is_wrapper = is_wrapper_tensor(weight) and type(weight).__name__ != "DTensor"
+    if weight.is_quantized or weight.dtype not in SUPPORTED_DTYPES or is_wrapper:
         return (
             f"has a quantised weight ({type(weight).__name__}, {weight.dtype}); TrAct trains "
             "float64, float32, bfloat16 and float16 weights: apply it before quantisation."
@@ -185,12 +201,6 @@ def _find_problem(layer: nn.Module) -> str | None:
             "bypass TrAct; apply TrAct before that hook."
         )
     return None
-
-
-def _is_foreign_tensor(weight: Tensor) -> bool:
-    """Tell whether the weight is a wrapper subclass other than a sharded tensor."""
-    wrapped = torch.utils._python_dispatch.is_traceable_wrapper_subclass(weight)
-    return wrapped and type(weight).__name__ != "DTensor"
 
 
 def _change_class(layer: nn.Module, lam: float, options: Options) -> None:
@@ -210,8 +220,8 @@ def _check_names(layers: str | Iterable[str]) -> list[str]:
     names = [layers] if isinstance(layers, str) else list(layers)
     if not names:
         raise TrActValueError(
-            "layers= names no layer; give names as in model.named_modules(), or leave it out to "
-            "have the first layer found."
+            "layers= names no layer; pass names as in model.named_modules(), or leave it out to "
+            "find the first layer."
         )
     for name in names:
         if not isinstance(name, str):
@@ -222,4 +232,4 @@ def _check_names(layers: str | Iterable[str]) -> list[str]:
 def _describe_unknown_name(name: str, modules: dict[str, nn.Module]) -> str:
     usable = [key for key, module in modules.items() if isinstance(module, SUPPORTED_LAYERS)]
     shown = ", ".join(repr(key) for key in usable[:8]) + (", ..." if len(usable) > 8 else "")
-    return f"the model has no layer named {name!r}; its layers for TrAct: {shown or 'none'}."
+    return f"the model has no layer named {name!r}; layers that TrAct supports: {shown or 'none'}."

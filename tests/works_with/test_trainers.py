@@ -320,8 +320,8 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(train, run, who
         assert torch.equal(weight, expected.state_dict()[name]), name
 
 
-def is_in_a_window(model: nn.Module) -> bool:
-    return any(m.memory.pooled is not None for m in model.modules() if isinstance(m, TrActLayer))
+def is_inside_accumulate(model: nn.Module) -> bool:
+    return any(m.memory.pool is not None for m in model.modules() if isinstance(m, TrActLayer))
 
 
 class ForwardError(Exception):
@@ -336,7 +336,7 @@ class FailingNetwork(Network):
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Any:
         self.calls += 1
         if self.calls == 4:
-            assert is_in_a_window(self)
+            assert is_inside_accumulate(self)
             raise ForwardError
         return super().forward(images, labels)
 
@@ -351,7 +351,7 @@ def failing_run(tmp_path: Path) -> Run:
 def test_an_exception_in_lightning_leaves_no_window_open(failing_run):
     with pytest.raises(ForwardError):
         train_with_lightning(failing_run)
-    assert not is_in_a_window(failing_run.model)
+    assert not is_inside_accumulate(failing_run.model)
 
 
 def test_an_exception_in_hugging_faces_trainer_is_cleaned_up_on_request_or_by_training_again(failing_run):  # fmt: skip
@@ -359,15 +359,15 @@ def test_an_exception_in_hugging_faces_trainer_is_cleaned_up_on_request_or_by_tr
     (callback,) = [c for c in trainer.callback_handler.callbacks if isinstance(c, huggingface.TrActAccumulation)]  # fmt: skip
     with pytest.raises(ForwardError):
         trainer.train()
-    assert is_in_a_window(failing_run.model)
+    assert is_inside_accumulate(failing_run.model)
     callback.abandon()
-    assert not is_in_a_window(failing_run.model)
+    assert not is_inside_accumulate(failing_run.model)
     assert trainer.args.max_grad_norm == 1.0
     failing_run.model.calls = 0
     with pytest.raises(ForwardError):
         trainer.train()
     trainer.train()
-    assert not is_in_a_window(failing_run.model)
+    assert not is_inside_accumulate(failing_run.model)
     assert trainer.args.max_grad_norm == 1.0
 
 
@@ -380,7 +380,7 @@ def test_a_step_of_hugging_faces_trainer_that_is_never_finished_leaves_no_window
     run.per_step, run.whole_batch = 2, True
     before = run.model.stem.weight.detach().clone()
     make_hf_trainer(run, run.model, StopInsideAStep()).train()
-    assert not is_in_a_window(run.model)
+    assert not is_inside_accumulate(run.model)
     assert torch.equal(run.model.stem.weight, before)
 
 
@@ -388,7 +388,7 @@ def test_the_last_step_of_an_epoch_may_have_fewer_micro_batches(run):
     run.steps, run.per_step, run.whole_batch = 4, 3, True
     module = LightningNetwork(run.model)
     make_lightning_trainer(run, max_steps=run.steps).fit(module, run.loader())
-    assert not is_in_a_window(module)
+    assert not is_inside_accumulate(module)
 
 
 @pytest.mark.parametrize("train", [train_with_lightning, train_with_hugging_face])

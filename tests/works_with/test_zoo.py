@@ -13,8 +13,9 @@ from trainact import TrActValueError, accumulate, apply_tract, check_tract, find
 from trainact.lab.cost.multiply_adds import count_extra, estimate_cost
 from trainact.lab.models.zoos import build_model, hide_values, list_names
 from trainact.lab.torchvision_import import import_torchvision
-from trainact.moments import sum_outer_products
+from trainact.outer_products import sum_outer_products
 from trainact.rows import count_rows, patches_of_layer
+from trainact.settings import Precision
 
 import_torchvision()  # before timm and transformers do
 
@@ -147,7 +148,7 @@ def test_the_cost_of_overlapping_patches_is_about_what_the_code_multiplies(layer
     n, m, g = math.prod(layer.weight.shape[1:]), layer.weight.shape[0], layer.groups
     x, patches = torch.randn(shape), patches_of_layer(layer)
     with FlopCounterMode(display=False) as counter:
-        sum_outer_products(x, patches, n, torch.float32, torch.float64)
+        sum_outer_products(x, patches, Precision(torch.float32, torch.float64))
     products = counter.get_total_flops() / 2
     estimate = count_extra(layer, count_rows(x, patches)) - g * n**3 / 3 - n**2 * m
     assert estimate <= 1.01 * products

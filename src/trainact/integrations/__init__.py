@@ -1,1 +1,1 @@
-"""Small parts for trainers of others; each module imports its trainer, and nobody imports them."""
+"""Callbacks for the trainers of other libraries; each module imports its trainer."""

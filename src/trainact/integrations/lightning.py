@@ -1,13 +1,12 @@
-"""Whole-batch statistics for ``accumulate_grad_batches`` in Lightning."""
+"""The second moment of the whole batch for ``accumulate_grad_batches`` in Lightning."""
 
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from trainact.errors import TrActValueError
-from trainact.integrations.window import Window
-from trainact.layers import TrActLayer
-from trainact.roster import check_tract
+from trainact.integrations.accumulate_block import AccumulateBlock
+from trainact.wrapped_layers import check_tract, list_tract_layers
 
 __all__ = ["TrActAccumulation"]
 
@@ -16,8 +15,9 @@ class TrActAccumulation(Callback):
     """Precondition once per optimizer step, with the rows of all its micro-batches.
 
     ``Trainer(accumulate_grad_batches=4, callbacks=[TrActAccumulation()])`` gives the gradient of
-    the whole batch. It is in place before the module's own ``on_before_optimizer_step`` and before
-    gradient clipping. Training that ends inside a step leaves the gradients as before that step.
+    the whole batch. It is ready before the module's ``on_before_optimizer_step`` and before
+    gradient clipping. If training ends inside a step, the gradients from before the step are
+    restored.
 
     Raises:
         TrActValueError: when training starts, for manual optimization (use
@@ -26,47 +26,46 @@ class TrActAccumulation(Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._window = Window()
+        self._block = AccumulateBlock()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check what cannot be mended later."""
-        self._window.abandon()
+        """Check the model and the kind of optimization."""
+        self._block.abandon()
         check_tract(pl_module)
         if not pl_module.automatic_optimization:
             raise TrActValueError(
-                "TrActAccumulation needs automatic optimization; in a manual one, put the "
-                "micro-batches of a step into 'with trainact.accumulate(self):'."
+                "TrActAccumulation needs automatic optimization; with manual optimization, put "
+                "the micro-batches of a step into 'with trainact.accumulate(self):'."
             )
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Open the window before a step's first micro-batch."""
-        if self._window.is_open:
+        """Open the block before the first micro-batch of a step."""
+        if self._block.is_open:
             return
         if batch_idx % trainer.accumulate_grad_batches == 0:
             _clear_gradients(pl_module)
-        self._window.open(pl_module)
+        self._block.open(pl_module)
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Any
     ) -> None:
-        """Close it; Lightning clips the gradients after this."""
-        self._window.close()
+        """Close the block; Lightning clips the gradients after this."""
+        self._block.close()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Abandon a step that got no optimizer step."""
-        self._window.abandon()
+        """Abandon an unfinished step."""
+        self._block.abandon()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Leave no layer inside a window."""
-        self._window.abandon()
+        """Abandon the step."""
+        self._block.abandon()
 
 
 def _clear_gradients(model: LightningModule) -> None:
-    """Drop the last step's gradients, which Lightning itself clears only after the forward."""
-    for layer in model.modules():
-        if isinstance(layer, TrActLayer):
-            layer.weight.grad = None
+    """Drop the gradients of the last step; Lightning itself clears them after the forward."""
+    for layer in list_tract_layers(model).values():
+        layer.weight.grad = None

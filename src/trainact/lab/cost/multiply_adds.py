@@ -24,14 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from trainact.first_layer import find_first_layers
 from trainact.inputs import Call, list_inputs
-from trainact.lines import LINE_ROWS
+from trainact.overlapping_patches import LINE_ROWS
 from trainact.rows import PlainLayer, count_rows, patches_of_layer
+from trainact.torch_internals import TorchDispatchMode, tree_leaves, tree_map
 
 __all__ = ["Cost", "FirstLayer", "count_extra", "count_forward", "estimate_cost"]
 

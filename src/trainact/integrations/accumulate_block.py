@@ -6,10 +6,10 @@ from torch import nn
 
 from trainact.accumulation import accumulate
 
-__all__ = ["Window"]
+__all__ = ["AccumulateBlock"]
 
 
-class Window:
+class AccumulateBlock:
     """At most one open :func:`trainact.accumulate` block."""
 
     def __init__(self) -> None:
@@ -21,24 +21,23 @@ class Window:
         return self._block is not None
 
     def open(self, model: nn.Module) -> None:
-        """Enter a block for ``model``; none may be open."""
+        """Enter a block for ``model``; no other may be open."""
         block = accumulate(model)
         block.__enter__()
         self._block = block
 
     def close(self) -> None:
-        """Leave the block, if there is one, as its end does: precondition the gradients."""
+        """Leave the block, if one is open, and precondition the gradients."""
         block, self._block = self._block, None
         if block is not None:
             block.__exit__(None, None, None)
 
     def abandon(self) -> None:
-        """Leave the block, if there is one, as an exception does: the gradients as before it."""
+        """Leave the block, if one is open, and restore the gradients from before it."""
         block, self._block = self._block, None
         if block is not None:
-            error = _AbandonedError()
-            block.__exit__(_AbandonedError, error, None)
+            block.__exit__(_AbandonedError, _AbandonedError(), None)
 
 
 class _AbandonedError(Exception):
-    """Thrown into a block that did not come to its end."""
+    """Thrown into a block that is not finished."""

@@ -1,4 +1,4 @@
-"""A layer that lost TrAct after apply_tract is told, and the memory of it leaves no trace."""
+"""A layer that lost TrAct is reported, the stored names leave no trace, parameters are split."""
 
 import copy
 import io
@@ -55,7 +55,7 @@ def test_accumulate_refuses_a_model_that_lost_its_layer():
     model = make_model()
     apply_tract(model)
     lose_the_layer(model)
-    with pytest.raises(TrActValueError, match="a plain layer stands there now"), accumulate(model):
+    with pytest.raises(TrActValueError, match="a plain layer has replaced it"), accumulate(model):
         pass
 
 

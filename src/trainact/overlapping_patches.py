@@ -1,11 +1,11 @@
-"""xᵀx over overlapping patches, from products of image lines instead of unfolded patches.
+"""The sum of outer products xᵀx over overlapping patches, without unfolding them.
 
-Overlapping patches repeat each other. The product of two pixels counts for every pair of kernel
-positions the same distance apart, so it is computed once for each distance: C·s × C·k·(2k-1)
-products for each position in an image line, instead of (C·k²)² for each output position. Of the
-kernel's positions only the first s in a line (s: the stride) meet all others; the rest of the
-matrix is copied from these, and what differs at the left and right border is added separately.
-Nothing is subtracted, so nothing cancels.
+Overlapping patches share pixels. The product of two pixels counts for every pair of kernel
+positions at the same distance, so it is computed once for each distance. That takes
+C·s × C·k·(2k-1) products for each position of an image line, instead of (C·k²)² for each output
+position. Only the first s kernel positions of a line (s: the stride) are multiplied with all
+others. The rest of the matrix is copied from these products, and what differs at the left and right
+border is added. Nothing is subtracted, so no digits cancel.
 """
 
 import math
@@ -16,25 +16,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainact.rows import Patches, output_size, pad_input
+from trainact.rows import Patches, count_inputs, output_size, pad_input
+from trainact.settings import Precision
 
 __all__ = ["LINE_ROWS", "can_sum_by_lines", "estimate_cost_by_lines", "sum_by_lines"]
 
 LINE_POSITIONS = 2048
-"""Positions whose products are added up in the moment's dtype before float64 takes over."""
+"""Positions whose products are added in the moment's dtype before float64 takes over."""
 
 LINE_ROWS = 12
-"""Rows that the left factor of a product of lines should have for a CPU to be fast."""
+"""Rows of the left matrix in a product of lines; a CPU needs about as many to be fast."""
 
 SUMS_ELEMENTS = 1 << 22
-"""How many numbers the sums may hold even for a small input (16 MiB in float32)."""
+"""The sums may have this many elements, even if the input has fewer (16 MiB in float32)."""
 
 CALL_COST = 5_000_000
-"""Multiplications that take as long as the calls for one chunk of lines, roughly."""
+"""Multiplications that take about as long as the calls for one chunk of lines."""
 
 
 class _Lines(NamedTuple):
-    """The sizes of a sum by lines: a convolution of planes [C, height, width]."""
+    """Sizes for a convolution of planes [C, height, width]."""
 
     channels: int  # of one group; for three dimensions, times the kernel's middle size
     kernel: tuple[int, int]
@@ -42,7 +43,7 @@ class _Lines(NamedTuple):
     positions: tuple[int, int]
     planes: int
     leading: int  # kernel positions in a line that are multiplied with all others
-    repeats: int  # how often these fit into the kernel beside themselves
+    repeats: int  # further times that these fit into the kernel
     height: int  # lines multiplied at once
     columns: int  # positions of a line multiplied at once
     planes_at_once: int
@@ -80,13 +81,13 @@ def _plan_lines(x: Tensor, patches: Patches) -> _Lines:
 
 
 def _share_planes(planes: int, at_most: int) -> int:
-    """Return how many planes to take at once, so that all chunks are about equal."""
+    """Return how many planes to take at once for chunks of about equal size."""
     chunks = -(-planes // max(1, at_most))
     return max(1, -(-planes // max(1, chunks)))
 
 
 def can_sum_by_lines(x: Tensor, patches: Patches) -> bool:
-    """Tell whether :func:`sum_by_lines` takes this input: no dilation, lines long enough."""
+    """Return whether :func:`sum_by_lines` supports this input: no dilation, long enough lines."""
     if not patches.kernel_size or any(step != 1 for step in patches.dilation):
         return False
     plan = _plan_lines(x, patches)
@@ -96,8 +97,8 @@ def can_sum_by_lines(x: Tensor, patches: Patches) -> bool:
 def estimate_cost_by_lines(x: Tensor, patches: Patches, copy_cost: int) -> float:
     """Estimate the time of :func:`sum_by_lines` in multiplications.
 
-    It is infinite where that cannot serve, or where its sums (in float64) and one product would
-    take more memory than the input, unless that is little anyway.
+    It is infinite for an unsupported input, and if the sums (in float64) and one product would take
+    more memory than the input and more than ``SUMS_ELEMENTS``.
     """
     if not can_sum_by_lines(x, patches):
         return math.inf
@@ -115,18 +116,14 @@ def estimate_cost_by_lines(x: Tensor, patches: Patches, copy_cost: int) -> float
     return patches.groups * (in_the_middle + at_border + calls)
 
 
-def sum_by_lines(
-    x: Tensor, patches: Patches, num_inputs: int, dtype: torch.dtype, sum_dtype: torch.dtype
-) -> Tensor:
-    """Do what :func:`sum_outer_products` does by lines; it takes convolutions without dilation.
-
-    A line must have more positions than ``repeats``.
-    """
+def sum_by_lines(x: Tensor, patches: Patches, precision: Precision) -> Tensor:
+    """Return xᵀx, shape [g, n, n], of an input that :func:`can_sum_by_lines` accepts."""
     plan = _plan_lines(x, patches)
+    num_inputs = count_inputs(x, patches)
     dims = len(patches.kernel_size)
     x = x.unsqueeze(0) if x.dim() == dims + 1 else x
     sums = [
-        _sum_group_by_lines(group, patches._replace(groups=1), plan, dtype, sum_dtype)
+        _sum_group_by_lines(group, patches._replace(groups=1), plan, precision)
         for group in x.chunk(patches.groups, dim=1)
     ]
     total = torch.stack(sums)  # [g, C (middle), first, last, C (middle), first, last]
@@ -137,16 +134,14 @@ def sum_by_lines(
     return total.reshape(patches.groups, num_inputs, num_inputs)
 
 
-def _sum_group_by_lines(
-    x: Tensor, patches: Patches, plan: _Lines, dtype: torch.dtype, sum_dtype: torch.dtype
-) -> Tensor:
+def _sum_group_by_lines(x: Tensor, patches: Patches, plan: _Lines, precision: Precision) -> Tensor:
     """Return xᵀx of one group, shape [C, *kernel, C, *kernel]."""
     inside: Tensor | None = None
-    border = x.new_zeros(1, dtype=sum_dtype)
-    for planes in _pad_in_chunks(x, patches, plan, dtype):
+    border = x.new_zeros(1, dtype=precision.sums)
+    for planes in _pad_in_chunks(x, patches, plan, precision.products):
         border = border + _multiply_borders(planes, plan)
         for product in _multiply_lines(planes, plan):
-            inside = product.to(sum_dtype) if inside is None else inside.add_(product)
+            inside = product.to(precision.sums) if inside is None else inside.add_(product)
     assert inside is not None
     return _repeat_to_full(_collect_lines(inside, plan), border, plan)
 
@@ -154,11 +149,11 @@ def _sum_group_by_lines(
 def _pad_in_chunks(
     x: Tensor, patches: Patches, plan: _Lines, dtype: torch.dtype
 ) -> Iterator[Tensor]:
-    """Yield planes [N', C, height, width] with their border.
+    """Yield padded planes [N', C, height, width].
 
-    Added are kernel - 1 lines above and as many as fill the last step below, for the distances
-    upwards and downwards, and on the right the columns of ``repeats`` more positions. Products
-    with them are not used, whatever they hold.
+    Besides the layer's own padding there are kernel - 1 lines above, enough lines below to fill the
+    last step, and on the right the columns of ``repeats`` more positions. Products with these are
+    not used.
     """
     dims = len(patches.kernel_size)
     (kernel, _), (stride, step) = plan.kernel, plan.stride
@@ -186,8 +181,8 @@ def _pad_in_chunks(
 def _multiply_lines(planes: Tensor, plan: _Lines) -> Iterator[Tensor]:
     """Yield the products of lines at most kernel - 1 apart, away from the left and right border.
 
-    Shape [steps, lines, C, leading, lines + 2·kernel - 2, C, kernel]; ``lines`` of a step meet
-    those from kernel - 1 above the first to kernel - 1 below the last.
+    Shape [steps, lines, C, leading, lines + 2·kernel - 2, C, kernel]: the ``lines`` of a step times
+    the lines from kernel - 1 above the first to kernel - 1 below the last.
     """
     (kernel, width), step = plan.kernel, plan.stride[1]
     window = plan.height + 2 * (kernel - 1)
@@ -205,7 +200,7 @@ def _multiply_lines(planes: Tensor, plan: _Lines) -> Iterator[Tensor]:
 
 
 def _multiply_borders(planes: Tensor, plan: _Lines) -> Tensor:
-    """Return xᵀx of the first ``repeats`` positions of all lines and of as many after the last.
+    """Return xᵀx of the first ``repeats`` positions of a line, and of ``repeats`` after its last.
 
     Shape [2·repeats, C, kernel, leading, C, kernel, kernel].
     """
@@ -225,7 +220,7 @@ def _multiply_borders(planes: Tensor, plan: _Lines) -> Tensor:
 
 
 def _collect_lines(products: Tensor, plan: _Lines) -> Tensor:
-    """Add up, for each pair of kernel lines, the products of the image lines they fall on.
+    """Sum, for each pair of kernel lines, the products of the image lines that they cover.
 
     Shape [C, kernel, leading, C, kernel, kernel].
     """
@@ -244,8 +239,8 @@ def _collect_lines(products: Tensor, plan: _Lines) -> Tensor:
 def _repeat_to_full(inside: Tensor, border: Tensor, plan: _Lines) -> Tensor:
     """Fill the matrix [C, *kernel, C, *kernel] from the kernel's leading positions.
 
-    Kernel positions u and u' see the pixels that u - s·a and u' - s·a see a positions further on:
-    all of the inside, the border on the left from the a-th position on, and a on the right.
+    Kernel positions u and u' cover the pixels that u - s·a and u' - s·a cover a positions further
+    on: all of the inside, the left border from its a-th position on, and a positions on the right.
     """
     width, step = plan.kernel[1], plan.stride[1]
     left, right = border.chunk(2) if plan.repeats else (border, border)
@@ -254,7 +249,7 @@ def _repeat_to_full(inside: Tensor, border: Tensor, plan: _Lines) -> Tensor:
         strip = inside + left[a:].sum(0) + right[:a].sum(0)
         strip = strip[:, :, : width - step * a, :, :, : width - step * a]
         strips.append(F.pad(strip, (step * a, 0)))
-    upper = torch.cat(strips, dim=2)  # its lower triangle is not filled
+    upper = torch.cat(strips, dim=2)  # without its lower triangle
     column = torch.arange(width, device=upper.device)
     is_filled = (column >= column[:, None])[:, None, None, :]
     return torch.where(is_filled, upper, upper.permute(3, 4, 5, 0, 1, 2))

@@ -1,0 +1,88 @@
+"""Everything in trainact that torch does not document, each with the reason for its use.
+
+``tests/test_torch_internals.py`` fails when torch changes one of them.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.conv import _ConvNd as ConvNd
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves, tree_map
+
+__all__ = [
+    "ConvNd",
+    "TorchDispatchMode",
+    "find_backward_id",
+    "is_inside_transform",
+    "is_transform_tensor",
+    "is_wrapper_tensor",
+    "read_group_timeout",
+    "read_padding",
+    "runs_in_this_backward",
+    "tree_leaves",
+    "tree_map",
+]
+
+# ConvNd: the common base of Conv1d, Conv2d and Conv3d has no public name. TrAct's convolutions
+# also call its method _conv_forward, which takes the weight as an argument and is what forward
+# calls; a wrapper function here could not be scripted by torch.jit.
+#
+# TorchDispatchMode, tree_leaves, tree_map: torch documents them but keeps them in private modules.
+
+
+def is_inside_transform() -> bool:
+    """Return whether a transform of torch.func is running.
+
+    Inside one, ``weight.requires_grad`` reads False although a gradient is taken. torch.compile
+    cannot trace this call inside a transform and leaves that transform to eager mode, which is
+    wanted: traced, a custom Function's backward would be dropped (pytorch#193279).
+    """
+    return torch._C._functorch.maybe_current_level() is not None
+
+
+def is_transform_tensor(tensor: Tensor) -> bool:
+    """Return whether a transform of torch.func wraps ``tensor``, so its values cannot be read."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def is_wrapper_tensor(tensor: Tensor) -> bool:
+    """Return whether ``tensor`` holds other tensors, as quantised and sharded weights do."""
+    return is_traceable_wrapper_subclass(tensor)
+
+
+def find_backward_id() -> int:
+    """Return the number of the backward pass that is running, -1 outside of one.
+
+    It tells the backward passes of one graph apart (``retain_graph=True``).
+    """
+    return torch._C._current_graph_task_id()
+
+
+def runs_in_this_backward(node: Any) -> bool:
+    """Return whether the running backward pass will reach, or has reached, a graph node.
+
+    Only the autograd engine knows: a backward may start anywhere and skip parts of the graph.
+    """
+    return torch._C._will_engine_execute_node(node)
+
+
+def read_padding(layer: ConvNd) -> list[int]:
+    """Return a convolution's padding as F.pad takes it, also for ``padding='same'``.
+
+    ``trainact.reference`` takes torch's own numbers, so that it does not depend on trainact's.
+    """
+    return layer._reversed_padding_repeated_twice
+
+
+def read_group_timeout(group: Any) -> timedelta | None:
+    """Return the timeout of a process group, None if the backend does not tell.
+
+    ``dist.new_group`` does not take over the timeout given to ``init_process_group``.
+    """
+    try:
+        return group._get_backend(group._device_types[0]).options._timeout
+    except (AttributeError, IndexError, RuntimeError):
+        return None
