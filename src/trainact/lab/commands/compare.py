@@ -19,6 +19,7 @@ from trainact.lab.report.wording import caution_about_time, give_verdicts, tell_
 from trainact.lab.running.display import Silence, choose_display
 from trainact.lab.running.plan import place_runs
 from trainact.lab.running.runner import RunResult, run_all
+from trainact.settings import DEFAULT_LAM
 
 __all__ = ["add_arguments", "run"]
 
@@ -53,7 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--arms", default="plain,tract", help="of plain, tract, lr, lr=FACTOR (default plain,tract)"
     )
-    add("--lam", default="0.1", metavar="λ[,λ...]", help="one tract arm for each (default 0.1)")
+    add(
+        "--lam",
+        default=f"{DEFAULT_LAM:g}",
+        metavar="λ[,λ...]",
+        help="one tract arm for each (default %(default)s)",
+    )
     add("--optimizer", choices=list(RATES))
     add("--lr", type=float, help="learning rate; the same for every arm")
     add("--batch-size", type=int, help="images of a step, over all ranks")

@@ -31,6 +31,7 @@ from trainact.lab.recipes.recipe import DataFields, ModelFields, Recipe, change_
 from trainact.lab.report.curves import export_picture
 from trainact.lab.report.figure1_picture import Steps, compute_cosine, draw_figure1
 from trainact.lab.training.batches import EvaluationBatches, Place, measure_standard
+from trainact.settings import DEFAULT_LAM
 
 __all__ = ["Rows", "add_arguments", "make_examples", "measure_figure1", "run"]
 
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--out", type=Path, default=Path("figure1"), help="folder (default %(default)s)")
     add("--data", help="as for trainact compare; without it cifar10 if it is cached, else photos")
-    add("--lam", type=float, default=0.1, metavar="λ", help="(default %(default)s)")
+    add("--lam", type=float, default=DEFAULT_LAM, metavar="λ", help="(default %(default)s)")
     add("--seeds", default="0-4", help="of the network and of the patches (default 0-4)")
     add("settings", nargs="*", metavar="data.FIELD=VALUE", help="any other field of the data")
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trainact.settings import DEFAULT_LAM
+
 __all__ = [
     "DataFields",
     "ModelFields",
@@ -79,7 +81,7 @@ class TractFields:
     """The method; with ``enabled`` off everything else here has no effect."""
 
     enabled: bool = True
-    lam: float = 0.1  # λ in the paper
+    lam: float = DEFAULT_LAM  # λ in the paper
     layers: tuple[str, ...] = ()  # empty: found by tracing
     sync: bool = False  # share the second moment over ranks
     moment: Literal["float32", "float64"] = "float32"  # of its products; float64 for raw pixels
