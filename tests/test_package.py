@@ -89,7 +89,7 @@ def test_the_wheel_imports_in_an_empty_environment(distributions, tmp_path):
         "import torch, trainact; conv = trainact.TrAct(torch.nn.Conv2d(3, 4, 3)); "
         "conv(torch.rand(2, 3, 8, 8)).sum().backward(); print(trainact.__file__)"
     )
-    shown = subprocess.check_output([python, "-c", code], text=True, cwd=tmp_path)
+    shown = subprocess.check_output([python, "-I", "-c", code], text=True, cwd=tmp_path)
     assert str(tmp_path) in shown
 
 
