@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from cases import CASES, Case
 from test_properties import convolutions
+from trainact.options import Precision
 from trainact.outer_products import choose_method, sum_by_unfolding, sum_outer_products
 from trainact.overlapping_patches import can_sum_by_lines, sum_by_lines
 from trainact.reference import cut_patches
 from trainact.rows import RowSample, count_rows, patches_of_layer, unfold_rows
-from trainact.settings import Precision
 
 FLOAT64 = Precision(torch.float64, torch.float64)
 STEMS = {

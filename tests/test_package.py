@@ -19,7 +19,7 @@ SOURCE = ROOT / "src" / "trainact"
 ORDER = [
     "errors",
     "torch_internals",
-    "settings",
+    "options",
     "rows",
     "overlapping_patches",
     "outer_products",
@@ -30,7 +30,7 @@ ORDER = [
     "gradient",
     "layers",
     "wrapped_layers",
-    "inputs",
+    "example_inputs",
     "first_layer",
     "wrap",
     "accumulation",

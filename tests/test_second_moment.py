@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from cases import CASES, Case, assert_close
+from trainact.options import Precision
 from trainact.reference import cut_patches
 from trainact.rows import RowSample, patches_of_layer, unfold_rows
 from trainact.second_moment import KeptMoment, SecondMoment
-from trainact.settings import Precision
 
 FLOAT64 = Precision(torch.float64, torch.float64)
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from trainact.example_inputs import read_timm_config
 from trainact.first_layer import find_first_layers
-from trainact.inputs import read_timm_config
 from trainact.lab.cost.multiply_adds import BATCH, estimate_cost
 from trainact.lab.models.zoos import build_model, list_names
 

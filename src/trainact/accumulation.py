@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from trainact.errors import TrActValueError
 from trainact.layers import TrActLayer
+from trainact.options import choose_precision
 from trainact.preconditioner import precondition
 from trainact.second_moment import SecondMoment
-from trainact.settings import choose_precision
 from trainact.wrapped_layers import check_tract, list_tract_layers
 
 __all__ = ["accumulate"]

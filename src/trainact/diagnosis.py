@@ -7,9 +7,9 @@ from torch import Tensor
 
 from trainact.errors import TrActValueError, UnsupportedLayerError
 from trainact.layers import TrActLayer
+from trainact.options import DEFAULT_LAM, check_lam
 from trainact.reference import preactivations_as_rows
 from trainact.rows import SUPPORTED_LAYERS, PlainLayer, patches_of_layer, unfold_rows
-from trainact.settings import DEFAULT_LAM, check_lam
 
 __all__ = ["Diagnosis", "diagnose"]
 

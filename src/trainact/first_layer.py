@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from trainact.errors import FirstLayerNotFoundError, TrActTypeError, UnsupportedLayerError
-from trainact.inputs import Call, list_inputs, read_timm_config
+from trainact.example_inputs import Call, list_example_inputs, read_timm_config
 from trainact.rows import SUPPORTED_LAYERS
 from trainact.torch_internals import tree_leaves, tree_map
 
@@ -58,7 +58,7 @@ def find_first_layers(model: nn.Module, example_input: Any = None) -> list[str]:
     if known:
         return known
     failures = []
-    for call in list_inputs(model, example_input):
+    for call in list_example_inputs(model, example_input):
         for run in (_trace_without_values, _trace_real_forward):
             tracer, failure = run(model, call)
             if tracer.found:

@@ -15,6 +15,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trainact.errors import TrActTypeError, TrActValueError
+from trainact.options import (
+    DEFAULT_LAM,
+    Options,
+    Precision,
+    check_lam,
+    check_options,
+    choose_precision,
+)
 from trainact.preconditioner import precondition, precondition_few_rows
 from trainact.rows import (
     Patches,
@@ -25,14 +33,6 @@ from trainact.rows import (
     unfold_rows,
 )
 from trainact.second_moment import KeptMoment, SecondMoment
-from trainact.settings import (
-    DEFAULT_LAM,
-    Options,
-    Precision,
-    check_lam,
-    check_options,
-    choose_precision,
-)
 from trainact.synchronisation import (
     get_world_size,
     record_call,

@@ -13,9 +13,9 @@ from torch.overrides import TorchFunctionMode
 
 from trainact.errors import UnsupportedLayerError
 from trainact.gradient import Memory, apply_precondition
+from trainact.options import DEFAULT_LAM, Options, check_lam, check_options
 from trainact.rows import LINEAR_PATCHES, describe_patches, patches_of_layer
 from trainact.second_moment import KeptMoment
-from trainact.settings import DEFAULT_LAM, Options, check_lam, check_options
 from trainact.synchronisation import new_sync_slot
 from trainact.torch_internals import ConvNd
 

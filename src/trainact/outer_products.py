@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trainact.options import Precision
 from trainact.overlapping_patches import estimate_cost_by_lines, sum_by_lines
 from trainact.rows import (
     Patches,
@@ -28,7 +29,6 @@ from trainact.rows import (
     unfold_in_chunks,
     unfold_rows,
 )
-from trainact.settings import Precision
 
 __all__ = ["choose_method", "sum_by_unfolding", "sum_outer_products"]
 

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trainact.options import Precision
 from trainact.rows import Patches, count_inputs, output_size, pad_input
-from trainact.settings import Precision
 
 __all__ = ["LINE_ROWS", "can_sum_by_lines", "estimate_cost_by_lines", "sum_by_lines"]
 

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainact.options import DEFAULT_LAM
 from trainact.rows import PlainLayer
-from trainact.settings import DEFAULT_LAM
 from trainact.torch_internals import read_padding
 
 __all__ = [

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from trainact.cholesky import factorize
+from trainact.options import Precision
 from trainact.outer_products import sum_outer_products
 from trainact.rows import Patches, RowSample, count_rows
-from trainact.settings import Precision
 from trainact.synchronisation import SumOverRanks
 
 __all__ = ["KeptMoment", "SecondMoment"]

@@ -12,8 +12,8 @@ from torch.nn.utils import parametrize
 from trainact.errors import TrActTypeError, TrActValueError, UnsupportedLayerError
 from trainact.first_layer import find_first_layers
 from trainact.layers import TrActLayer, find_tract_class
+from trainact.options import DEFAULT_LAM, Options, check_lam, check_options
 from trainact.rows import SUPPORTED_LAYERS
-from trainact.settings import DEFAULT_LAM, Options, check_lam, check_options
 from trainact.torch_internals import is_wrapper_tensor
 from trainact.wrapped_layers import (
     describe_lost_layers,

@@ -13,9 +13,9 @@ from trainact import TrActValueError, accumulate, apply_tract, check_tract, find
 from trainact.lab.cost.multiply_adds import count_extra, estimate_cost
 from trainact.lab.models.zoos import build_model, hide_values, list_names
 from trainact.lab.torchvision_import import import_torchvision
+from trainact.options import Precision
 from trainact.outer_products import sum_outer_products
 from trainact.rows import count_rows, patches_of_layer
-from trainact.settings import Precision
 
 import_torchvision()  # before timm and transformers do
 

@@ -19,7 +19,7 @@ from trainact.lab.report.wording import caution_about_time, give_verdicts, tell_
 from trainact.lab.running.display import Silence, choose_display
 from trainact.lab.running.plan import place_runs
 from trainact.lab.running.runner import RunResult, run_all
-from trainact.settings import DEFAULT_LAM
+from trainact.options import DEFAULT_LAM
 
 __all__ = ["add_arguments", "run"]
 

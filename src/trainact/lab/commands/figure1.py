@@ -31,7 +31,7 @@ from trainact.lab.recipes.recipe import DataFields, ModelFields, Recipe, change_
 from trainact.lab.report.curves import export_picture
 from trainact.lab.report.figure1_picture import Steps, compute_cosine, draw_figure1
 from trainact.lab.training.batches import EvaluationBatches, Place, measure_standard
-from trainact.settings import DEFAULT_LAM
+from trainact.options import DEFAULT_LAM
 
 __all__ = ["Rows", "add_arguments", "make_examples", "measure_figure1", "run"]
 

@@ -15,8 +15,8 @@ from trainact.gradient import Memory, apply_precondition
 from trainact.lab.cost.timing import Work
 from trainact.lab.models.networks.vit import CifarViT
 from trainact.lab.torchvision_import import import_torchvision
+from trainact.options import DEFAULT_LAM, Options
 from trainact.rows import patches_of_layer
-from trainact.settings import DEFAULT_LAM, Options
 
 __all__ = ["GROWTH", "LAYERS", "NETWORKS", "LayerContest", "NetworkContest"]
 

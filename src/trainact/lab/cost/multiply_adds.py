@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+from trainact.example_inputs import Call, list_example_inputs
 from trainact.first_layer import find_first_layers
-from trainact.inputs import Call, list_inputs
 from trainact.overlapping_patches import LINE_ROWS
 from trainact.rows import PlainLayer, count_rows, patches_of_layer
 from trainact.torch_internals import TorchDispatchMode, tree_leaves, tree_map
@@ -115,7 +115,7 @@ def estimate_cost(
     shell = copy.deepcopy(model).to("meta").eval().requires_grad_(False)
     layers = {name: shell.get_submodule(name) for name in names}
     best: tuple[bool, float, dict[str, int]] = (False, 0.0, {})
-    for call in list_inputs(shell, example_input):
+    for call in list_example_inputs(shell, example_input):
         counted = _count_forward(shell, call, layers)
         if counted[2] and counted[:2] > best[:2]:
             best = counted

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trainact.settings import DEFAULT_LAM
+from trainact.options import DEFAULT_LAM
 
 __all__ = [
     "DataFields",

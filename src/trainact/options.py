@@ -1,4 +1,4 @@
-"""The settings of TrAct, and the checks that run as soon as one is set."""
+"""The options of TrAct, and their checks."""
 
 import math
 import numbers

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from trainact.torch_internals import tree_map
 
-__all__ = ["Call", "list_inputs", "read_image_size", "read_timm_config"]
+__all__ = ["Call", "list_example_inputs", "read_image_size", "read_timm_config"]
 
 DEFAULT_IMAGE = (3, 224, 224)
 CLIP_FRAMES = 16
@@ -18,7 +18,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one forward."""
 
 
-def list_inputs(model: nn.Module, example: Any = None) -> Iterator[Call]:
+def list_example_inputs(model: nn.Module, example: Any = None) -> Iterator[Call]:
     """Yield the arguments of a forward: ``example``, or else guesses, the likeliest first.
 
     The guesses are an image, a clip and a list of images, on the meta device. A Hugging Face model
