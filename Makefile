@@ -33,6 +33,7 @@ bench: $(STAMP)
 	$(BIN)/python -m tools.pages
 
 pages: $(STAMP)
+	$(BIN)/python -m tools.estimates
 	$(BIN)/python -m tools.pages
 
 install: $(STAMP)

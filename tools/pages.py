@@ -20,8 +20,8 @@ from tools.evidence import (
 )
 from tools.reproduce import write_reproduction
 from trainact.errors import TrActValueError
-from trainact.lab.cost.overhead import FILE, read_zoo, render_zoo
-from trainact.lab.environment import count_threads
+from trainact.lab.cost.bench import ZOO_FILE, read_zoo, render_zoo
+from trainact.lab.environment import describe_hardware
 
 __all__ = ["fill_page", "main", "render_bench"]
 
@@ -55,7 +55,7 @@ def make_tables(evidence: Evidence, root: Path = ROOT) -> dict[str, str]:
         "bench-layer": render_bench(record, "layer"),
         "bench-step": render_bench(record, "step"),
         "bench-made-with": describe_record(record),
-        "bench-zoo": render_zoo(read_zoo(root / "results" / "bench" / FILE)),
+        "bench-zoo": render_zoo(read_zoo(root / "results" / "bench" / ZOO_FILE)),
     }
 
 
@@ -73,7 +73,6 @@ def render_bench(record: dict[str, Any], section: str) -> str:
 def describe_record(record: dict[str, Any]) -> str:
     """Return one sentence on what the record was made with."""
     made = record["environment"]
-    hardware = made["accelerator"] or f"{made['processor']}, {count_threads(made)}"
     packages = ", ".join(
         f"{name} {made['packages'][name]}"
         for name in ("torch", "torch_tract")
@@ -83,9 +82,9 @@ def describe_record(record: dict[str, Any]) -> str:
     count = record["layer"][0]["plain_ms"]["count"]
     return (
         f"Medians [quartiles] of {count:.0f} (layers) and "
-        f"{record['step'][0]['plain_ms']['count']:.0f} (steps) interleaved rounds; {hardware}, "
-        f"{record['dtype']}, {packages}, trainact {made['trainact']} at commit "
-        f"{made['commit'][:10]}{state}, {made['date'][:10]}."
+        f"{record['step'][0]['plain_ms']['count']:.0f} (steps) interleaved rounds; "
+        f"{describe_hardware(made)}, {record['dtype']}, {packages}, trainact {made['trainact']} "
+        f"at commit {made['commit'][:10]}{state}, {made['date'][:10]}."
     )
 
 

@@ -6,9 +6,13 @@ from pathlib import Path
 
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.studies import Study, find_studies
-from trainact.lab.commands.ls import CAUTION, add_up, tell_throughput
-from trainact.lab.cost.estimates import Throughput, count_run, find_throughputs
-from trainact.lab.environment import count_threads
+from trainact.lab.cost.estimates import (
+    CAUTION,
+    Throughput,
+    estimate_experiment,
+    read_throughputs,
+)
+from trainact.lab.environment import describe_hardware
 from trainact.lab.paper import list_tables, read_figures, read_table, read_times
 from trainact.lab.paper.faithful import find_faithful
 from trainact.lab.recipes.experiment import Experiment, find_experiment, list_experiments
@@ -42,15 +46,15 @@ def write_reproduction(results: Path) -> dict[str, str]:
     experiments = [find_experiment(name) for name in list_experiments()]
     printed = [experiment for experiment in experiments if experiment.paper]
     own = [experiment for experiment in experiments if not experiment.paper]
-    cpu, gpu = find_throughputs(results)
+    cpu, gpu = read_throughputs()
     studies = read_full_studies(results)
     return {
         "reproduce-places": render_markdown(make_place_grid(printed)),
-        "reproduce-throughput": f"{tell_throughput(gpu)} {CAUTION}",
+        "reproduce-throughput": f"{gpu} {CAUTION}",
         "reproduce-cost": render_markdown(make_time_grid(printed, gpu, studies)),
         "reproduce-commands": "\n\n".join(write_commands(e, gpu) for e in printed),
         "reproduce-own": render_markdown(make_time_grid(own, cpu, studies)),
-        "reproduce-own-throughput": tell_throughput(cpu),
+        "reproduce-own-throughput": str(cpu),
     }
 
 
@@ -102,13 +106,13 @@ def make_time_grid(
     """Return the time of each recipe's runs and what was run; of a GPU also what the paper says."""
     rows = []
     for experiment in experiments:
-        works = [count_run(run) for run in experiment.plan()]
+        cost = estimate_experiment(experiment)
         rows.append(
             (
                 f"`{experiment.name}`",
-                str(len(works)),
-                _show_time(throughput, experiment, _find_longest(works)),
-                _show_time(throughput, experiment, add_up(works)),
+                str(cost.runs),
+                _show_time(throughput, cost.longest),
+                _show_time(throughput, cost.total),
                 *([_tell_printed(experiment.name)] if throughput.device == "cuda" else []),
                 _tell_measured(experiment, studies),
             )
@@ -135,23 +139,19 @@ def write_commands(experiment: Experiment, gpu: Throughput) -> str:
             f"sbatch --nodes {NODES} --gpus-per-node {GPUS} docs/slurm/nodes.sh \\",
             f"    {command}",
         ]
-    works = [count_run(run) for run in experiment.plan()]
-    longest = gpu.time(experiment.recipe, _find_longest(works))
+    cost = estimate_experiment(experiment)
+    longest = gpu.estimate_seconds(cost.longest)
     if longest is not None and longest < JOB_SECONDS:
         lines += [
             "# several nodes by SLURM, each run on one GPU",
-            f"sbatch --array 1-{min(len(works), ARRAY)} docs/slurm/array.sh {alone}",
+            f"sbatch --array 1-{min(cost.runs, ARRAY)} docs/slurm/array.sh {alone}",
         ]
     code = "\n".join(f"    {line}" for text in lines for line in text.splitlines())
     return f"### {experiment.name}\n\n{experiment.title}: {experiment.paper}.\n\n{code}"
 
 
-def _find_longest(works: Sequence[float | None]) -> float | None:
-    return max((work for work in works if work), default=None)
-
-
-def _show_time(throughput: Throughput, experiment: Experiment, work: float | None) -> str:
-    seconds = throughput.time(experiment.recipe, work)
+def _show_time(throughput: Throughput, work: float | None) -> str:
+    seconds = throughput.estimate_seconds(work)
     if seconds is None:
         return "-"
     time = seconds / (3600 if throughput.device == "cuda" else 60)
@@ -176,5 +176,5 @@ def _tell_measured(experiment: Experiment, studies: Sequence[Study]) -> str:
     if not records:
         return "nothing"
     made = [record["environment"] for record in records]
-    hardware = sorted({e["accelerator"] or f"{e['processor']}, {count_threads(e)}" for e in made})
+    hardware = sorted({describe_hardware(e) for e in made})
     return f"{len(records)} of {len(experiment.plan())} runs on {', '.join(hardware)}"

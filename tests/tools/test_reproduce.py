@@ -25,14 +25,14 @@ from tools.reproduce import (
     write_commands,
 )
 from trainact.lab.commands import cli
-from trainact.lab.cost.estimates import find_throughputs
+from trainact.lab.cost.estimates import read_throughputs
 from trainact.lab.paper import find_printed, read_times
 from trainact.lab.recipes.experiment import find_experiment, list_experiments
 from trainact.lab.records.record import read_record
 from trainact.lab.report.command_line import write_command
 
 PAPER = [name for name in list_experiments() if find_experiment(name).paper]
-GPU = find_throughputs(Path("nowhere"))[1]
+GPU = read_throughputs()[1]
 SCRIPTS = pages.ROOT / "docs" / "slurm"
 SRUN = '#!/bin/bash\n[ "$1" = --cpus-per-task ] && shift 2\nexec "$@"\n'
 SCONTROL = "#!/bin/bash\necho localhost\nsleep 0.5\necho another\n"  # one name at a time

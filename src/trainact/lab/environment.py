@@ -1,4 +1,4 @@
-"""What a measurement was made with: versions, hardware, and the commit of this project."""
+"""The environment of a measurement: versions, hardware, and the commit of this project."""
 
 import datetime
 import importlib.metadata
@@ -12,14 +12,15 @@ from typing import Any
 import torch
 
 import trainact
+from trainact.lab.text import count
 
-__all__ = ["count_threads", "describe_environment"]
+__all__ = ["count_threads", "describe_environment", "describe_hardware"]
 
 PACKAGES = ("torch", "torchvision", "timm", "torch_tract", "accelerate", "numpy")
 
 
 def describe_environment(device: str = "cpu") -> dict[str, Any]:
-    """Return everything that a reader needs to trust, or to repeat, a number."""
+    """Return versions, hardware and commit, for a record."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "trainact": trainact.__version__,
@@ -31,18 +32,23 @@ def describe_environment(device: str = "cpu") -> dict[str, Any]:
         "processor": _read_processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "accelerator": torch.cuda.get_device_name() if device.startswith("cuda") else None,
+        "accelerator": torch.cuda.get_device_name(device) if device.startswith("cuda") else None,
     }
 
 
-def count_threads(environment: Mapping[str, Any]) -> str:
-    """Return how many threads computed.
+def describe_hardware(environment: Mapping[str, Any]) -> str:
+    """Return the GPU's name, or the processor's with the number of threads.
 
-    >>> count_threads({"threads": 1}), count_threads({"threads": 2})
-    ('1 thread', '2 threads')
+    >>> describe_hardware({"accelerator": None, "processor": "AMD EPYC", "threads": 2})
+    'AMD EPYC, 2 threads'
     """
-    number = environment.get("threads")
-    return f"{number} thread{'s' * (number != 1)}"
+    processor = f"{environment.get('processor')}, {count_threads(environment)}"
+    return environment.get("accelerator") or processor
+
+
+def count_threads(environment: Mapping[str, Any]) -> str:
+    """Return the number of threads, as ``1 thread``."""
+    return count(environment.get("threads", 0), "thread")
 
 
 def _read_version(package: str) -> str | None:
@@ -53,7 +59,6 @@ def _read_version(package: str) -> str | None:
 
 
 def _read_processor() -> str:
-    """Return the processor's name, as the system tells it."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():
@@ -63,18 +68,21 @@ def _read_processor() -> str:
 
 
 def _describe_commit() -> dict[str, Any]:
-    """Return the commit of the source and whether the work tree was clean; None if not in git."""
-    commit = _ask_git("rev-parse", "HEAD")
-    changes = _ask_git("status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "clean": None if changes is None else changes == ""}
+    """Return the commit of this source and whether its files are unchanged; None outside git.
+
+    An installed copy may lie inside another project's repository, whose commit says nothing here.
+    """
+    if not _run_git("ls-files", __file__):
+        return {"commit": None, "clean": None}
+    changes = _run_git("status", "--porcelain", "--untracked-files=no")
+    clean = None if changes is None else changes == ""
+    return {"commit": _run_git("rev-parse", "HEAD"), "clean": clean}
 
 
-def _ask_git(*arguments: str) -> str | None:
-    folder = Path(__file__).parent
+def _run_git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
-        answer = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True
-        )
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return answer.stdout.strip()

@@ -1,6 +1,7 @@
 """Fields of frozen dataclasses from untyped tables: kinds are checked, unknown names refused."""
 
 import dataclasses
+import functools
 import tomllib
 import types
 import typing
@@ -23,7 +24,7 @@ def build_table(cls: type, table: dict[str, Any], where: str) -> Any:
     """
     if not isinstance(table, dict):
         raise TrActTypeError(f"{where} must hold keys and values; got {table!r}.")
-    hints = typing.get_type_hints(cls)
+    hints = _read_hints(cls)
     for key in table:
         if key not in hints:
             raise TrActValueError(describe_unknown(key, hints, f"key of {where}"))
@@ -38,6 +39,11 @@ def build_table(cls: type, table: dict[str, Any], where: str) -> Any:
     if missing:
         raise TrActValueError(f"{where} lacks {', '.join(missing)}.")
     return cls(**values)
+
+
+@functools.cache
+def _read_hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def parse_value(text: str) -> Any:

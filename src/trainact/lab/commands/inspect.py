@@ -1,35 +1,40 @@
-"""``trainact inspect MODEL``: where TrAct would go in a named model, and what it would cost."""
+"""``trainact inspect MODEL``: show the first layers of a model and TrAct's estimated cost."""
 
 import argparse
 import dataclasses
 import json
 
 from trainact.errors import TrActValueError
-from trainact.lab.cost.multiply_adds import BATCH, Cost, estimate_cost
+from trainact.lab.cost.multiply_adds import BATCH, ModelCost, estimate_cost
 from trainact.lab.models.zoos import NamedModel, build_model
 
 __all__ = ["add_arguments", "run"]
 
-ONE_LINE = "trainact.apply_tract(model)"
+CODE = "trainact.apply_tract(model)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command's arguments."""
+    """Declare the command's arguments."""
     parser.add_argument(
         "model",
         metavar="MODEL",
         help="timm:NAME, torchvision:NAME, hf:NAME (a model type such as vit, or a model class), "
-        "or a bare name, looked up in timm and then in torchvision; no weights are loaded",
+        "or a name in timm or torchvision; no weights are loaded",
     )
-    parser.add_argument("--image-size", type=int, metavar="PIXELS", help="side of the images")
     parser.add_argument(
-        "--batch", type=int, default=BATCH, help=f"images in a step (default {BATCH})"
+        "--image-size",
+        type=int,
+        metavar="PIXELS",
+        help="height and width of the images (default: the model's own)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--batch", type=int, default=BATCH, help=f"images in a training step (default {BATCH})"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build the model without values, look for its first layers and print what was found."""
+    """Build the model on the meta device, find its first layers and print them with the cost."""
     for option in ("image_size", "batch"):
         value = getattr(arguments, option)
         if value is not None and value < 1:
@@ -38,11 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
             )
     named = build_model(arguments.model, arguments.image_size)
     cost = estimate_cost(named.model, batch=arguments.batch)
-    print(_as_json(named, cost) if arguments.json else _as_text(named, cost))
+    print(_format_json(named, cost) if arguments.json else _format_text(named, cost))
     return 0
 
 
-def _as_text(named: NamedModel, cost: Cost) -> str:
+def _format_text(named: NamedModel, cost: ModelCost) -> str:
     lines = [f"{named.source}:{named.name}"]
     for layer in cost.layers:
         lines += [
@@ -51,19 +56,19 @@ def _as_text(named: NamedModel, cost: Cost) -> str:
             f"inputs per row   n = {layer.num_inputs}",
             f"rows per image   {layer.rows_per_image}",
         ]
-    bound = "" if cost.complete else " (of the part of the forward that runs on shapes alone)"
+    bound = "" if cost.complete else " (upper bound: the meta device cannot run the whole model)"
     lines += [
         f"estimated cost   {cost} of a step's multiply-adds at batch {cost.batch}{bound}",
-        f"to write         {ONE_LINE}",
+        f"code             {CODE}",
     ]
     return "\n".join(lines)
 
 
-def _as_json(named: NamedModel, cost: Cost) -> str:
+def _format_json(named: NamedModel, cost: ModelCost) -> str:
     shown = {
         "model": f"{named.source}:{named.name}",
         **dataclasses.asdict(cost),
         "ratio": cost.ratio,
-        "to_write": ONE_LINE,
+        "to_write": CODE,
     }
     return json.dumps(shown, indent=2)

@@ -1,6 +1,6 @@
-"""``trainact show``: one recipe, resolved, its runs and what each costs, beside the paper's values.
+"""``trainact show``: one recipe with the paper's values, its runs and their estimated cost.
 
-What is printed is a recipe file: everything else stands in comments above its tables.
+The output is a recipe file: everything but the recipe's tables is a comment.
 """
 
 import argparse
@@ -8,74 +8,84 @@ from typing import Any
 
 import tomli_w
 
-from trainact.lab.commands.ls import CAUTION, add_up, show_duration, show_work, tell_throughput
-from trainact.lab.cost.estimates import Throughput, count_run, find_throughputs
+from trainact.lab.cost.estimates import (
+    CAUTION,
+    count_run,
+    estimate_experiment,
+    format_work,
+    read_throughputs,
+)
 from trainact.lab.paper import find_places, list_recipes, printed_values
 from trainact.lab.recipes.arms import name_arm
 from trainact.lab.recipes.experiment import Experiment, make_experiment, read_tables
 from trainact.lab.recipes.recipe import recipe_to_dict
+from trainact.lab.report.command_line import write_command
 from trainact.lab.report.tables import Grid, render_text
 from trainact.lab.report.tuning_table import show_value
-from trainact.lab.text import count_epochs
+from trainact.lab.text import count_epochs, format_duration
 
 __all__ = ["add_arguments", "describe_experiment", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command's arguments."""
-    parser.add_argument("recipe", help="the name of a recipe ('trainact ls'), or a .toml file")
+    """Declare the command's arguments."""
+    parser.add_argument("recipe", help="the name of a recipe (see 'trainact ls'), or a .toml file")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the recipe and all that is known of its runs."""
+    """Print the description as comments, then the recipe with all defaults filled in."""
     name, tables = read_tables(arguments.recipe)
     experiment = make_experiment(tables, name)
-    told = describe_experiment(experiment, find_throughputs())
-    print("\n".join(f"# {line}".rstrip() for line in told.splitlines()))
+    is_file = arguments.recipe.endswith(".toml")
+    command = f"run {arguments.recipe}" if is_file else write_command(experiment)
+    described = describe_experiment(experiment, command)
+    print("\n".join(f"# {line}".rstrip() for line in described.splitlines()))
     resolved: dict[str, Any] = recipe_to_dict(experiment.recipe)
     head = {"experiment": tables["experiment"]} if "experiment" in tables else {}
     print("\n" + tomli_w.dumps({**head, **resolved}).rstrip())
     return 0
 
 
-def describe_experiment(experiment: Experiment, throughputs: list[Throughput]) -> str:
-    """Return arms, budgets, seeds, note, the paper's values and the cost, in plain lines."""
-    seeds = ", ".join(map(str, experiment.seeds))
-    lines = [experiment.title, ""]
-    lines += [f"paper    {place}" for place in _list_places(experiment)]
+def describe_experiment(experiment: Experiment, command: str) -> str:
+    """Return the command, the paper's values, arms, budgets, seeds and cost as plain lines."""
+    lines = [experiment.title, "", f"trainact {command}", ""]
+    places = _list_places(experiment)
+    printed = make_printed_grid(experiment)
+    if printed.rows:
+        lines += [render_text(printed), ""]
+    elif places:
+        lines += ["The paper shows curves of this experiment but prints no values.", ""]
+    lines += [f"paper    {place}" for place in places]
     lines += [f"note     {experiment.note}"] if experiment.note else []
     lines += [
-        f"budgets  {', '.join(map(str, experiment.budgets))} epochs, each with a full schedule",
-        f"seeds    {seeds}",
+        f"budgets  {', '.join(map(str, experiment.budgets))} epochs, each with its full schedule",
+        f"seeds    {', '.join(map(str, experiment.seeds))}",
         f"runs     {len(experiment.plan())}",
         "",
         "arms",
     ]
     for arm in experiment.arms:
-        changes = ", ".join(f"{field} = {value}" for field, value in arm.changes.items())
         title = name_arm(arm.name)
-        lines.append(f"  {arm.name:24} {changes}" + (f"  ({title})" if title != arm.name else ""))
-    for budget, differing in experiment.changes.items():
-        shown = ", ".join(f"{field} = {value}" for field, value in differing.items())
-        lines.append(f"  at {count_epochs(budget):21} {shown}")
+        shown = f"  {arm.name:24} {_list_changes(arm.changes)}"
+        lines.append(shown + (f"  ({title})" if title != arm.name else ""))
+    for budget, changes in experiment.changes.items():
+        lines.append(f"  at {count_epochs(budget):21} {_list_changes(changes)}")
     for field, values in experiment.grid.items():
         lines.append(f"  {'to tune':24} {field} of {', '.join(map(show_value, values))}")
-    lines += ["", render_text(make_cost_grid(experiment, throughputs))]
-    lines += [*map(tell_throughput, throughputs), CAUTION]
-    printed = make_printed_grid(experiment)
-    if printed.rows:
-        lines += ["", render_text(printed)]
-    elif _list_places(experiment):
-        lines += ["", "The paper shows curves of this experiment and prints no number of it."]
+    cost = estimate_experiment(experiment)
+    lines += ["", render_text(make_cost_grid(experiment))]
+    lines += [*(str(t) for t in read_throughputs() if cost.suits(t)), CAUTION]
     return "\n".join(lines)
 
 
-def make_cost_grid(experiment: Experiment, throughputs: list[Throughput]) -> Grid:
-    """Return the multiply-adds and the time of one run of each arm and budget, and of all runs."""
+def make_cost_grid(experiment: Experiment) -> Grid:
+    """Return multiply-adds and time: of one run for each arm and budget, and of all runs."""
+    cost = estimate_experiment(experiment)
+    throughputs = [t for t in read_throughputs() if cost.suits(t)]
 
     def show(work: float | None) -> list[str]:
-        times = [show_duration(t.time(experiment.recipe, work)) for t in throughputs]
-        return [show_work(work), *times]
+        times = (format_duration(t.estimate_seconds(work)) for t in throughputs)
+        return [format_work(work), *times]
 
     plan = experiment.plan()
     several = len({recipe.model.name for recipe in plan}) > 1
@@ -88,11 +98,10 @@ def make_cost_grid(experiment: Experiment, throughputs: list[Throughput]) -> Gri
         (name, str(budget), str(len(runs)), *show(runs[0]))
         for (name, budget), runs in works.items()
     ]
-    total = add_up([work for runs in works.values() for work in runs])
-    rows.append(("all runs together", "", str(len(plan)), *show(total)))
-    devices = [f"on {throughput.device}" for throughput in throughputs]
+    rows.append(("all runs", "", str(cost.runs), *show(cost.total)))
+    devices = [f"on {throughput.kind}" for throughput in throughputs]
     head = ("one run of", "epochs", "runs", "multiply-adds", *devices)
-    return Grid("Estimated cost (a training step is three forwards)", head, tuple(rows))
+    return Grid("Estimated cost (a training step counts as three forwards)", head, tuple(rows))
 
 
 def make_printed_grid(experiment: Experiment) -> Grid:
@@ -109,8 +118,12 @@ def make_printed_grid(experiment: Experiment) -> Grid:
         if key.recipe == experiment.name
     ]
     networks = ["network"] if rows and len(rows[0]) > 4 else []
-    head = (*networks, "arm", "epochs", "what", "printed")
-    return Grid("What the paper prints", head, tuple(rows), words=len(networks) + 1)
+    head = (*networks, "arm", "epochs", "metric", "value")
+    return Grid("Values printed in the paper", head, tuple(rows), words=len(networks) + 1)
+
+
+def _list_changes(changes: dict[str, Any]) -> str:
+    return ", ".join(f"{field} = {value}" for field, value in changes.items())
 
 
 def _list_places(experiment: Experiment) -> list[str]:

@@ -1,4 +1,4 @@
-"""What ``trainact bench`` measures: the paper's first layers, its networks, and how cost grows."""
+"""The cases of ``trainact bench``: the paper's first layers, its networks, and growing sizes."""
 
 import copy
 import importlib
@@ -18,82 +18,85 @@ from trainact.lab.torchvision_import import import_torchvision
 from trainact.options import DEFAULT_LAM, Options
 from trainact.rows import patches_of_layer
 
-__all__ = ["GROWTH", "LAYERS", "NETWORKS", "LayerContest", "NetworkContest"]
+__all__ = ["GROWTH", "LAYERS", "NETWORKS", "Case", "CaseWork", "LayerCase", "NetworkCase"]
 
 
 @dataclass(frozen=True)
-class _Contest:
-    """A module, and the shape of an input to it."""
+class CaseWork:
+    """Functions to time, all on the same input."""
+
+    variants: dict[str, Work]
+    """``plain``, ``trainact`` and, if installed, the authors' package ``torch_tract``."""
+    extra: Work
+    """TrAct's own work in the backward, alone."""
+    input_bytes: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """A module and the shape of its input."""
 
     name: str
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
 
-    def _draw(self, device: torch.device, dtype: torch.dtype) -> tuple[nn.Module, Tensor]:
-        torch.manual_seed(0)
-        plain = self.make().to(device, dtype)
-        return plain, torch.randn(self.shape, device=device, dtype=dtype)
+    def set_up(self, device: torch.device, dtype: torch.dtype, compiled: bool) -> CaseWork:
+        """Build the module and its input, and return what to time."""
+        raise NotImplementedError
+
+    def _make_plain(self, device: torch.device, dtype: torch.dtype) -> tuple[nn.Module, Tensor]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            plain, x = self.make(), torch.randn(self.shape)
+        return plain.to(device, dtype), x.to(device, dtype)
 
 
-class LayerContest(_Contest):
-    """Forward and backward of one first layer; its input needs no gradient, as in training."""
+class LayerCase(Case):
+    """Forward and backward of a first layer; its input needs no gradient, as in training."""
 
-    def set_up(self, device: torch.device, dtype: torch.dtype, compiled: bool) -> "Contenders":
-        """Return the work of each contender on one and the same input."""
-        plain, x = self._draw(device, dtype)
+    def set_up(self, device: torch.device, dtype: torch.dtype, compiled: bool) -> CaseWork:
+        """Build the layer in each variant, and a gradient of its output."""
+        plain, x = self._make_plain(device, dtype)
         layers = {"plain": plain, "trainact": TrAct(copy.deepcopy(plain))}
         theirs = _wrap_with_torch_tract(plain, dtype)
         if theirs is not None:
             layers["torch_tract"] = theirs
         grad_z = torch.randn_like(plain(x))
-        work = {
+        variants = {
             name: _make_layer_work(torch.compile(layer) if compiled else layer, x, grad_z)
             for name, layer in layers.items()
         }
-        return Contenders(work, _make_extra_work(plain, x), x.nbytes)
+        return CaseWork(variants, _make_extra_work(plain, x), x.nbytes)
 
 
-class NetworkContest(_Contest):
+class NetworkCase(Case):
     """A whole training step with SGD: forward, backward, update."""
 
-    def set_up(self, device: torch.device, dtype: torch.dtype, compiled: bool) -> "Contenders":
-        """Return the work of each contender on one and the same batch."""
-        plain, images = self._draw(device, dtype)
+    def set_up(self, device: torch.device, dtype: torch.dtype, compiled: bool) -> CaseWork:
+        """Build the network in each variant, with its optimizer."""
+        plain, images = self._make_plain(device, dtype)
         (name,) = find_first_layers(plain)
         models = {"plain": plain, "trainact": copy.deepcopy(plain)}
         TrAct(models["trainact"].get_submodule(name))
-        theirs = _wrap_with_torch_tract(plain.get_submodule(name), dtype)
+        stem = plain.get_submodule(name)
+        theirs = _wrap_with_torch_tract(stem, dtype)
         if theirs is not None:
             models["torch_tract"] = copy.deepcopy(plain)
             models["torch_tract"].set_submodule(name, theirs)
-        work = {
+        variants = {
             key: _make_step_work(model, torch.compile(model) if compiled else model, images)
             for key, model in models.items()
         }
-        stem = plain.get_submodule(name)
         x = _capture_input(plain, stem, images)
-        return Contenders(work, _make_extra_work(stem, x), x.nbytes)
-
-
-@dataclass(frozen=True)
-class Contenders:
-    """The pieces of work to compare."""
-
-    work: dict[str, Work]
-    extra: Work
-    """TrAct's own work in backward, alone."""
-    input_bytes: int
+        return CaseWork(variants, _make_extra_work(stem, x), x.nbytes)
 
 
 def _make_resnet(name: str) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
-        return getattr(import_torchvision().models, name)(weights=None)
-
-    return make
+    return lambda: getattr(import_torchvision().models, name)(weights=None)
 
 
 def _make_cifar_resnet() -> nn.Module:
-    """Return the authors' ResNet-18 for CIFAR: a 3 x 3 stem of stride 1, the max-pool kept."""
+    """Return the authors' ResNet-18 for CIFAR: a 3 x 3 stem with stride 1, and the max-pool."""
     model = import_torchvision().models.resnet18(weights=None, num_classes=10)
     model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
     return model
@@ -110,34 +113,35 @@ def _conv(outputs: int, kernel: int, stride: int, padding: int = 0) -> Callable[
 
 
 LAYERS = (
-    LayerContest("CIFAR 3x3", _conv(64, 3, 1, 1), (128, 3, 32, 32)),
-    LayerContest("CIFAR-ViT Linear", lambda: nn.Linear(48, 384), (128, 64, 48)),
-    LayerContest("ImageNet 7x7 stride 2", _conv(64, 7, 2, 3), (32, 3, 224, 224)),
-    LayerContest("VGG 3x3", _conv(64, 3, 1, 1), (16, 3, 224, 224)),
-    LayerContest("ViT-S/16", _conv(384, 16, 16), (32, 3, 224, 224)),
-    LayerContest("ViT-B/16", _conv(768, 16, 16), (32, 3, 224, 224)),
+    LayerCase("CIFAR 3x3", _conv(64, 3, 1, 1), (128, 3, 32, 32)),
+    LayerCase("CIFAR-ViT Linear", lambda: nn.Linear(48, 384), (128, 64, 48)),
+    LayerCase("ImageNet 7x7 stride 2", _conv(64, 7, 2, 3), (32, 3, 224, 224)),
+    LayerCase("VGG 3x3", _conv(64, 3, 1, 1), (16, 3, 224, 224)),
+    LayerCase("ViT-S/16", _conv(384, 16, 16), (32, 3, 224, 224)),
+    LayerCase("ViT-B/16", _conv(768, 16, 16), (32, 3, 224, 224)),
 )
 NETWORKS = (
-    NetworkContest("CIFAR ResNet-18, batch 128", _make_cifar_resnet, (128, 3, 32, 32)),
-    NetworkContest("CIFAR ViT, batch 128", CifarViT, (128, 3, 32, 32)),
-    NetworkContest("ResNet-18 at 224, batch 32", _make_resnet("resnet18"), (32, 3, 224, 224)),
-    NetworkContest("ResNet-50 at 224, batch 16", _make_resnet("resnet50"), (16, 3, 224, 224)),
-    NetworkContest("ViT-S/16 at 224, batch 16", _make_vit_s, (16, 3, 224, 224)),
+    NetworkCase("CIFAR ResNet-18, batch 128", _make_cifar_resnet, (128, 3, 32, 32)),
+    NetworkCase("CIFAR ViT, batch 128", CifarViT, (128, 3, 32, 32)),
+    NetworkCase("ResNet-18 at 224, batch 32", _make_resnet("resnet18"), (32, 3, 224, 224)),
+    NetworkCase("ResNet-50 at 224, batch 16", _make_resnet("resnet50"), (16, 3, 224, 224)),
+    NetworkCase("ViT-S/16 at 224, batch 16", _make_vit_s, (16, 3, 224, 224)),
 )
 GROWTH = {
-    "batch": [
-        (batch, LayerContest(f"batch {batch}", _conv(64, 7, 2, 3), (batch, 3, 224, 224)))
+    "batch": {
+        batch: LayerCase(f"batch {batch}", _conv(64, 7, 2, 3), (batch, 3, 224, 224))
         for batch in (2, 8, 32, 128)
-    ],
-    "pixels": [
-        (size, LayerContest(f"pixels {size}", _conv(64, 7, 2, 3), (8, 3, size, size)))
+    },
+    "pixels": {
+        size: LayerCase(f"pixels {size}", _conv(64, 7, 2, 3), (8, 3, size, size))
         for size in (56, 112, 224, 448)
-    ],
-    "kernel": [
-        (k, LayerContest(f"kernel {k}", _conv(64, k, 2, k // 2), (8, 3, 112, 112)))
+    },
+    "kernel": {
+        k: LayerCase(f"kernel {k}", _conv(64, k, 2, k // 2), (8, 3, 112, 112))
         for k in (3, 5, 7, 11, 15)
-    ],
+    },
 }
+"""What grows, its values, and the case of each."""
 
 
 def _make_layer_work(layer: Any, x: Tensor, grad_z: Tensor) -> Work:
@@ -174,17 +178,17 @@ def _make_extra_work(layer: Any, x: Tensor) -> Work:
 
 
 def _capture_input(model: nn.Module, layer: nn.Module, images: Tensor) -> Tensor:
+    """Return the input of ``layer`` in a forward of ``model``."""
     seen: list[Tensor] = []
     handle = layer.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
     with torch.no_grad():
-        model.eval()(images[:1])
-        model.train()(images)
+        model(images)
     handle.remove()
-    return seen[-1]
+    return seen[0]
 
 
 def _wrap_with_torch_tract(layer: nn.Module, dtype: torch.dtype) -> nn.Module | None:
-    """Return the layer wrapped by the authors' package, None where it is absent or cannot."""
+    """Return a copy wrapped by the authors' package; None if it is missing or not float32."""
     try:
         torch_tract: Any = importlib.import_module("torch_tract")
     except ModuleNotFoundError:
@@ -192,5 +196,4 @@ def _wrap_with_torch_tract(layer: nn.Module, dtype: torch.dtype) -> nn.Module | 
     if dtype != torch.float32:
         return None
     wrapped = torch_tract.TrAct(copy.deepcopy(layer), l=DEFAULT_LAM)
-    device = next(layer.parameters()).device
-    return wrapped.to(device)
+    return wrapped.to(next(layer.parameters()).device)

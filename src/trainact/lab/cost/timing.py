@@ -1,4 +1,4 @@
-"""Time and memory of competing pieces of work, measured so that a noisy machine cancels out."""
+"""Time and memory of several functions, measured in turns so that noise of the machine cancels."""
 
 import statistics
 import time
@@ -9,16 +9,24 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["Spread", "compare_times", "count_kernels", "measure_peak_memory", "summarise"]
+__all__ = [
+    "Spread",
+    "Work",
+    "compare_times",
+    "count_kernels",
+    "divide",
+    "measure_peak_memory",
+    "summarise",
+]
 
 Work = Callable[[], Any]
 SHORTEST_SAMPLE_MS = 5.0
-"""Work shorter than this is repeated within one sample, to be seen above the clock."""
+"""A shorter function is repeated within one sample, for the resolution of the clock."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A median with its quartiles, over ``count`` samples."""
+    """Median and quartiles of ``count`` samples."""
 
     median: float
     low: float
@@ -26,7 +34,7 @@ class Spread:
     count: int
 
     def to_dict(self) -> dict[str, float]:
-        """Return plain numbers for a record, with four digits that mean something."""
+        """Return the numbers with four significant digits, for a record."""
         return {key: float(f"{value:.4g}") for key, value in asdict(self).items()}
 
 
@@ -42,16 +50,21 @@ def summarise(values: list[float]) -> Spread:
     return Spread(median, low, high, len(values))
 
 
+def divide(times: list[float], reference: list[float]) -> Spread:
+    """Return the spread of the ratios of samples taken in the same rounds."""
+    return summarise([a / b for a, b in zip(times, reference, strict=True)])
+
+
 def compare_times(
     work: Mapping[str, Work],
     rounds: int,
     device: torch.device,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, list[float]]:
-    """Return the milliseconds of each work in each round; all take turns within a round.
+    """Return the milliseconds of each function in each round, after one round of warm-up.
 
-    Sample i of one work and sample i of another were taken side by side, so their ratio is what
-    to look at. The order rotates from round to round, and one more round before warms up.
+    The functions take turns within a round, and the order rotates from round to round. So sample i
+    of one and sample i of another were taken under the same load: compare their ratio.
     """
     repeats = {name: _choose_repeats(run, device) for name, run in work.items()}
     names = list(work)
@@ -64,7 +77,7 @@ def compare_times(
 
 
 def measure_peak_memory(work: Work, device: torch.device) -> int:
-    """Return the most bytes that the allocator held during ``work`` beyond those before it."""
+    """Return the peak of allocated bytes during ``work``, minus those allocated before it."""
     work()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -85,7 +98,7 @@ def measure_peak_memory(work: Work, device: torch.device) -> int:
 
 
 def count_kernels(work: Work, device: torch.device) -> int | None:
-    """Return the number of kernels that ``work`` launches, None on a CPU."""
+    """Return the number of kernels that ``work`` launches on a GPU; None on a CPU."""
     if device.type != "cuda":
         return None
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
@@ -100,7 +113,7 @@ def _choose_repeats(run: Work, device: torch.device) -> int:
 
 
 def _time(run: Work, repeats: int, device: torch.device) -> float:
-    """Return the milliseconds of one run; a GPU is waited for outside the timed region."""
+    """Return the milliseconds of one call; a GPU is synchronized outside the timed region."""
     if device.type == "cuda":
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize(device)

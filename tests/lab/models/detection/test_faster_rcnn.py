@@ -22,7 +22,7 @@ from trainact.errors import TrActError, TrActValueError
 from trainact.lab.analysis.answers import answer
 from trainact.lab.commands.cli import main
 from trainact.lab.commands.tune import plan_tuning
-from trainact.lab.cost.detection import count_detector
+from trainact.lab.cost.multiply_adds import count_detector
 from trainact.lab.data import DataError, load_data
 from trainact.lab.data.images import Standard
 from trainact.lab.data.objects import Objects

@@ -21,7 +21,7 @@ def test_a_model_of_timm_is_described(capsys):
     assert shown[4] == "rows per image   100"
     assert shown[5].startswith("estimated cost   ")
     assert shown[5].endswith(" % of a step's multiply-adds at batch 128")
-    assert shown[6] == "to write         trainact.apply_tract(model)"
+    assert shown[6] == "code             trainact.apply_tract(model)"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_image_size_can_be_chosen(model, rows, capsys):
 def test_a_cost_that_is_only_a_bound_says_so(capsys):
     shown = inspect(capsys, "torchvision:ssdlite320_mobilenet_v3_large")
     assert "estimated cost   < " in shown
-    assert "of the part of the forward that runs on shapes alone" in shown
+    assert "upper bound" in shown
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,27 @@
-"""trainact bench --zoo: rows of small networks, going on, and the page made from the record."""
+"""The records of trainact bench: continued zoo records, the committed ones, and plots."""
 
 import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("rich", reason="trainact bench needs the extra 'bench'")
 
-from tools import pages
-from tools.evidence import read_evidence
 from trainact.lab.commands import cli
-from trainact.lab.cost import overhead
-from trainact.lab.cost.overhead import TABLE, read_zoo, render_zoo
+from trainact.lab.cost.bench import TABLE_NETWORKS, draw_growth, make_table, read_zoo, render_zoo
+from trainact.lab.environment import describe_environment
+
+RESULTS = Path(__file__).parents[3] / "results" / "bench"
 
 
 def test_the_zoo_is_the_table():
-    assert len(TABLE) == 36
-    assert TABLE[0] == "squeezenet"
+    assert len(TABLE_NETWORKS) == 36
+    assert TABLE_NETWORKS[0] == "squeezenet"
 
 
-def test_each_networks_row_is_written_when_done_and_the_same_command_goes_on(tmp_path, capsys):
+def test_each_networks_row_is_written_when_done_and_the_same_command_continues(tmp_path, capsys):
     command = ["bench", "--zoo", "--out", str(tmp_path), "--only"]
     assert cli.main([*command, "squeezenet"]) == 0
     first = json.loads((tmp_path / "zoo.json").read_text())
@@ -27,7 +29,7 @@ def test_each_networks_row_is_written_when_done_and_the_same_command_goes_on(tmp
     capsys.readouterr()
     assert cli.main([*command, "squeezenet"]) == 0
     shown = capsys.readouterr().out
-    assert "squeezenet, done before" in shown
+    assert "already measured: squeezenet" in shown
     assert json.loads((tmp_path / "zoo.json").read_text()) == first
     assert cli.main([*command, "shufflenetv2"]) == 0
     record = read_zoo(tmp_path / "zoo.json")
@@ -44,19 +46,30 @@ def test_each_networks_row_is_written_when_done_and_the_same_command_goes_on(tmp
     assert re.search(r"\| squeezenet \| 781,156 \| \d+ \| [\d.]+ % \[", page)
 
 
-def test_a_record_of_another_machine_is_not_gone_on_with(tmp_path, capsys):
-    made = overhead.describe_environment("cpu") | {"processor": "another"}
+def test_a_record_of_another_machine_is_not_continued(tmp_path, capsys):
+    made = describe_environment("cpu") | {"processor": "another"}
     record = {"kind": "bench-zoo", "environment": made, "dtype": "float32", "batch": 8}
     (tmp_path / "zoo.json").write_text(json.dumps(record | {"networks": []}))
     assert cli.main(["bench", "--zoo", "--only", "squeezenet", "--out", str(tmp_path)]) == 2
-    assert "was begun elsewhere (processor was another and is" in capsys.readouterr().err
+    assert "is from another setup (processor was another and is" in capsys.readouterr().err
     (tmp_path / "zoo.json").write_text("{}")
     assert cli.main(["bench", "--zoo", "--only", "squeezenet", "--out", str(tmp_path)]) == 2
     assert "is not a record of trainact bench --zoo" in capsys.readouterr().err
 
 
 def test_without_a_record_the_page_says_so(tmp_path):
-    assert render_zoo(None).startswith("There is no record yet")
-    evidence = read_evidence(pages.ROOT / "results")
-    assert "bench-zoo" in pages.make_tables(evidence)
     assert read_zoo(tmp_path / "zoo.json") is None
+    assert render_zoo(None).startswith("Not measured yet")
+
+
+def test_the_committed_records_give_tables_and_plots(tmp_path):
+    zoo = read_zoo(RESULTS / "zoo.json")
+    assert zoo is not None
+    assert [row["name"] for row in zoo["networks"]] == TABLE_NETWORKS
+    assert render_zoo(zoo) in (RESULTS.parents[1] / "docs" / "cost.md").read_text()
+    record = json.loads((RESULTS / "bench.json").read_text())
+    assert make_table("layer", record["layer"]).row_count == 6
+    sys.modules.pop("matplotlib.pyplot", None)
+    paths = draw_growth(record, tmp_path)
+    assert [path.name for path in paths] == ["growth-ms.png", "growth-memory.png"]
+    assert "matplotlib.pyplot" not in sys.modules

@@ -1,0 +1,342 @@
+"""The measurements of ``trainact bench``, their records, tables and plots.
+
+Plain training, TrAct and the authors' package take turns in one process; results are medians of
+paired ratios with quartiles. Whole steps are too noisy on most machines to resolve one percent, so
+their main number is TrAct's own work, measured alone, divided by the plain step.
+"""
+
+import functools
+import gc
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from trainact.errors import TrActValueError
+from trainact.lab.cost.cases import GROWTH, LAYERS, NETWORKS, Case, NetworkCase
+from trainact.lab.cost.timing import (
+    compare_times,
+    count_kernels,
+    divide,
+    measure_peak_memory,
+    summarise,
+)
+from trainact.lab.environment import describe_environment, describe_hardware
+from trainact.lab.files import write_atomically
+from trainact.lab.models import networks
+from trainact.lab.models.networks import build_network
+
+__all__ = [
+    "SECTIONS",
+    "TABLE_NETWORKS",
+    "ZOO_FILE",
+    "Bench",
+    "draw_growth",
+    "make_table",
+    "read_zoo",
+    "render_zoo",
+]
+
+SECTIONS = ("layer", "step", "growth")
+ROUNDS = {"layer": 31, "step": 9, "growth": 7}
+QUICK_ROUNDS = {"layer": 5, "step": 3, "growth": 3}
+FILE, ZOO_FILE = "bench.json", "zoo.json"
+ZOO_BATCH, ZOO_ROUNDS = 8, 3
+MACHINE = ("processor", "accelerator", "device", "threads", "packages")
+"""Fields of the environment that all rows of a zoo record share."""
+OTHERS = ("resnet18-tract", "vit-cifar", "resnet18-imagenet", "deit3-small", "deit3-base")
+TABLE_NETWORKS = [name for name in networks.NETWORKS if name not in OTHERS]
+"""The 36 networks of the paper's CIFAR-100 table."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What to measure, and where the records go."""
+
+    folder: Path
+    console: Console
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+    compiled: bool = False
+    quick: bool = False
+    """Fewer rounds, and two points per growth curve."""
+    only: str = ""
+    """Skip cases whose name does not contain this."""
+
+    def measure(self, sections: Sequence[str]) -> dict[str, Any]:
+        """Measure the sections, write the record after each, and draw the growth plots."""
+        record: dict[str, Any] = {
+            "kind": "bench",
+            "environment": describe_environment(str(self.device)),
+            "dtype": _name_dtype(self.dtype),
+            "compiled": self.compiled,
+            "quick": self.quick,
+        }
+        measure = {
+            "layer": lambda: list(self._measure_cases("layer", LAYERS, self._measure_ratios)),
+            "step": lambda: list(self._measure_cases("step", NETWORKS, self._measure_ratios)),
+            "growth": self._measure_growth,
+        }
+        for section in sections:
+            record[section] = measure[section]()
+            _write(record, self.folder / FILE)
+            if section != "growth":
+                self.console.print(make_table(section, record[section]))
+        if any(record.get("growth", {}).values()):
+            for path in draw_growth(record, self.folder):
+                self.console.print(f"wrote {path}")
+        self.console.print(f"wrote {self.folder / FILE}")
+        return record
+
+    def measure_zoo(self) -> dict[str, Any]:
+        """Measure a training step of each network of the CIFAR-100 table that has no row yet.
+
+        Every row is written at once, so the same command continues an interrupted measurement.
+
+        Raises:
+            TrActValueError: the existing record is from another machine or dtype.
+        """
+        path = self.folder / ZOO_FILE
+        record = read_zoo(path) or {
+            "kind": "bench-zoo",
+            "environment": describe_environment(str(self.device)),
+            "dtype": _name_dtype(self.dtype),
+            "batch": ZOO_BATCH,
+            "networks": [],
+        }
+        _check_machine(record, str(self.device), _name_dtype(self.dtype), path)
+        rows: list[Row] = record["networks"]
+        done = [row["name"] for row in rows if self._selects(row["name"])]
+        if done:
+            self.console.print(f"already measured: {', '.join(done)}")
+        cases = [
+            NetworkCase(name, functools.partial(build_network, name, 100), (ZOO_BATCH, 3, 32, 32))
+            for name in TABLE_NETWORKS
+            if name not in done
+        ]
+        for row in self._measure_cases("zoo", cases, self._measure_zoo_network, ZOO_ROUNDS):
+            rows.append(row)
+            rows.sort(key=lambda row: TABLE_NETWORKS.index(row["name"]))
+            _write(record, path)
+        self.console.print(render_zoo(record), markup=False, highlight=False)
+        self.console.print(f"wrote {path}")
+        return record
+
+    def _selects(self, name: str) -> bool:
+        return self.only.lower() in name.lower()
+
+    def _measure_growth(self) -> dict[str, list[Row]]:
+        measured = {}
+        for size, sweep in GROWTH.items():
+            cases = list(sweep.values())[: 2 if self.quick else None]
+            values = {case.name: value for value, case in sweep.items()}
+            rows = self._measure_cases("growth", cases, self._measure_size)
+            measured[size] = [{size: values[row["name"]], **row} for row in rows]
+        return measured
+
+    def _measure_cases(
+        self,
+        section: str,
+        cases: Sequence[Case],
+        measure: Callable[[Case, int, Callable[[], None]], Row],
+        rounds: int = 0,
+    ) -> Iterator[Row]:
+        """Yield the row of each selected case, with a progress bar over all rounds."""
+        rounds = rounds or (QUICK_ROUNDS if self.quick else ROUNDS)[section]
+        chosen = [case for case in cases if self._selects(case.name)]
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, TimeRemainingColumn(), console=self.console) as progress:
+            task = progress.add_task(section, total=rounds * len(chosen))
+            for case in chosen:
+                progress.update(task, description=f"{section}: {case.name}")
+                if not self.console.is_terminal:
+                    self.console.print(f"{section}: {case.name}")
+                yield measure(case, rounds, lambda: progress.advance(task))
+
+    def _measure_ratios(self, case: Case, rounds: int, advance: Callable[[], None]) -> Row:
+        """Return times relative to plain, and the memory and kernels of TrAct's own work."""
+        work = case.set_up(self.device, self.dtype, self.compiled)
+        times = compare_times(work.variants | {"extra": work.extra}, rounds, self.device, advance)
+        plain = times.pop("plain")
+        return {
+            "name": case.name,
+            "shape": list(case.shape),
+            "plain_ms": summarise(plain).to_dict(),
+            **{f"{name}_over_plain": divide(t, plain).to_dict() for name, t in times.items()},
+            "extra_bytes": measure_peak_memory(work.extra, self.device),
+            "input_bytes": work.input_bytes,
+            "extra_kernels": count_kernels(work.extra, self.device),
+        }
+
+    def _measure_size(self, case: Case, rounds: int, advance: Callable[[], None]) -> Row:
+        """Return the time and the peak memory of each variant."""
+        work = case.set_up(self.device, self.dtype, self.compiled)
+        times = compare_times(work.variants, rounds, self.device, advance)
+        row: Row = {"name": case.name, "input_bytes": work.input_bytes}
+        for name, run in work.variants.items():
+            row[f"{name}_ms"] = summarise(times[name]).to_dict()
+            row[f"{name}_bytes"] = measure_peak_memory(run, self.device)
+        row["extra_bytes"] = measure_peak_memory(work.extra, self.device)
+        return row
+
+    def _measure_zoo_network(self, case: Case, rounds: int, advance: Callable[[], None]) -> Row:
+        """Return the plain step's time and TrAct's own work relative to it."""
+        gc.collect()
+        work = case.set_up(self.device, self.dtype, compiled=False)
+        pair = {"plain": work.variants["plain"], "extra": work.extra}
+        times = compare_times(pair, rounds, self.device, advance)
+        made = describe_environment(str(self.device))
+        return {
+            "name": case.name,
+            "parameters": networks.NETWORKS[case.name].parameters,
+            "plain_ms": summarise(times["plain"]).to_dict(),
+            "extra_ms": summarise(times["extra"]).to_dict(),
+            "extra_over_plain": divide(times["extra"], times["plain"]).to_dict(),
+            **{key: made[key] for key in ("date", "commit", "clean")},
+        }
+
+
+def read_zoo(path: Path) -> dict[str, Any] | None:
+    """Return the record in a file, or None where there is no file.
+
+    Raises:
+        TrActValueError: the file is damaged, or another kind of record.
+    """
+    if not path.exists():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TrActValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(record, dict) or record.get("kind") != "bench-zoo":
+        raise TrActValueError(f"{path} is not a record of trainact bench --zoo.")
+    return record
+
+
+def _check_machine(record: dict[str, Any], device: str, dtype: str, path: Path) -> None:
+    here = describe_environment(device) | {"dtype": dtype}
+    there = record["environment"] | {"dtype": record["dtype"]}
+    differences = ", ".join(
+        f"{key} was {there.get(key)} and is {here[key]}"
+        for key in (*MACHINE, "dtype")
+        if here[key] != there.get(key)
+    )
+    if differences:
+        raise TrActValueError(
+            f"{path} is from another setup ({differences}). All rows of a record must come from "
+            "one machine: remove the file, or choose another --out."
+        )
+
+
+def _write(record: dict[str, Any], path: Path) -> None:
+    write_atomically(path, f"{json.dumps(record, indent=1)}\n".encode())
+
+
+def _name_dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def make_table(section: str, rows: Sequence[Row]) -> Table:
+    """Return one section of a record as a table for the terminal."""
+    table = Table(title=f"{section}: relative to plain, median and quartiles")
+    columns = ("", "plain ms", "TrAct / plain", "extra alone / plain", "torch_tract / plain")
+    for column in (*columns, "extra memory / input"):
+        table.add_column(column, justify="left" if not column else "right")
+    for row in rows:
+        ratios = [row.get(f"{key}_over_plain") for key in ("trainact", "extra", "torch_tract")]
+        table.add_row(
+            row["name"],
+            f"{row['plain_ms']['median']:.1f}",
+            *map(_format_spread, ratios),
+            f"{row['extra_bytes'] / row['input_bytes']:.2f}",
+        )
+    return table
+
+
+def _format_spread(spread: dict[str, float] | None) -> str:
+    if spread is None:
+        return "-"
+    return f"{spread['median']:.3f} [{spread['low']:.3f}, {spread['high']:.3f}]"
+
+
+def render_zoo(record: dict[str, Any] | None) -> str:
+    """Return a zoo record as a Markdown table, below a sentence on hardware and versions."""
+    if record is None or not record["networks"]:
+        return "Not measured yet: run `trainact bench --zoo --out results/bench`."
+    rows = record["networks"]
+    made = record["environment"]
+    commits = sorted({str(row["commit"])[:10] + "+" * (row["clean"] is False) for row in rows})
+    shares = sorted(row["extra_over_plain"]["median"] for row in rows)
+    lines = [
+        f"{len(rows)} of the {len(TABLE_NETWORKS)} networks: TrAct's own work is between "
+        f"{100 * shares[0]:.2f} % and {100 * shares[-1]:.2f} % of a plain step. Medians "
+        f"[quartiles] of {rows[0]['plain_ms']['count']:.0f} pairs at batch {record['batch']}; "
+        f"{describe_hardware(made)}, {record['dtype']}, torch {made['packages']['torch']}, at "
+        f"commit {', '.join(commits)}, {rows[-1]['date'][:10]}.",
+        "",
+        "| network | parameters | plain step, ms | extra work / plain step |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for row in rows:
+        median, low, high = (100 * row["extra_over_plain"][k] for k in ("median", "low", "high"))
+        lines.append(
+            f"| {row['name']} | {row['parameters']:,} | {row['plain_ms']['median']:.0f} | "
+            f"{median:.2f} % [{low:.2f}, {high:.2f}] |"
+        )
+    return "\n".join(lines)
+
+
+LINES = {
+    "plain": {"color": "0.45", "linestyle": "--", "marker": "o", "label": "plain layer"},
+    "trainact": {"color": "tab:blue", "linestyle": "-", "marker": "o", "label": "trainact"},
+    "torch_tract": {"color": "tab:orange", "linestyle": "-", "marker": "s", "label": "torch_tract"},
+}
+AXES = {
+    "batch": "images in the batch (7x7 stride 2 at 224 pixels)",
+    "pixels": "pixels of a side (7x7 stride 2, batch 8)",
+    "kernel": "kernel size (stride 2 at 112 pixels, batch 8)",
+}
+
+
+def draw_growth(record: dict[str, Any], folder: Path) -> list[Path]:
+    """Draw time and peak memory of forward and backward against each size, log-log."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    growth = {size: rows for size, rows in record["growth"].items() if rows}
+    made = record["environment"]
+    quantities: dict[str, tuple[str, Callable[[Row, str], float]]] = {
+        "ms": ("milliseconds", lambda row, name: row[f"{name}_ms"]["median"]),
+        "memory": ("peak MB", lambda row, name: row[f"{name}_bytes"] / 1e6),
+    }
+    paths = []
+    for key, (unit, read) in quantities.items():
+        figure = Figure(figsize=(4.6 * len(growth), 3.8))
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(1, len(growth), squeeze=False)[0]
+        for axis, (size, rows) in zip(axes, growth.items(), strict=True):
+            for name, style in LINES.items():
+                points = [(row[size], read(row, name)) for row in rows if f"{name}_ms" in row]
+                if points:
+                    axis.plot(*zip(*points, strict=True), **style)
+            axis.set(xscale="log", yscale="log", xlabel=AXES[size])
+            ticks = [row[size] for row in rows]
+            axis.set_xticks(ticks, [str(tick) for tick in ticks])
+            axis.minorticks_off()
+            axis.grid(alpha=0.3)
+        axes[0].set_ylabel(f"{unit}, forward + backward")
+        axes[0].legend(frameon=False)
+        figure.suptitle(f"{describe_hardware(made)}, torch {made['packages']['torch']}", fontsize=9)
+        figure.tight_layout()
+        path = folder / f"growth-{key}.png"
+        figure.savefig(path, dpi=110)
+        paths.append(path)
+    return paths

@@ -1,0 +1,48 @@
+"""The cases that trainact bench measures."""
+
+import torch
+from torch import nn
+
+from trainact.lab.cost.cases import LAYERS, NETWORKS, LayerCase
+from trainact.lab.cost.timing import measure_peak_memory
+from trainact.lab.models.networks.vit import CifarViT
+
+CPU = torch.device("cpu")
+
+
+def test_a_case_has_a_plain_layer_and_one_with_tract():
+    case = LayerCase("small", lambda: torch.nn.Conv2d(3, 4, 3, padding=1), (4, 3, 12, 12))
+    work = case.set_up(CPU, torch.float32, compiled=False)
+    assert set(work.variants) >= {"plain", "trainact"}
+    for run in (*work.variants.values(), work.extra):
+        run()
+    assert work.input_bytes == 4 * 3 * 12 * 12 * 4
+
+
+def test_the_overlapping_stems_stay_within_twice_the_input():
+    """Peak extra memory of TrAct's own work, without the n × n terms; no time is asserted."""
+    small = LayerCase("7x7, batch 16", lambda: nn.Conv2d(3, 64, 7, 2, 3), (16, 3, 224, 224))
+    for case in (*LAYERS, small):
+        work = case.set_up(CPU, torch.float32, compiled=False)
+        extra = measure_peak_memory(work.extra, CPU)
+        weight = case.make().weight[0].numel()
+        square_terms = 6 * 8 * weight**2
+        limit = 1.1 if "ViT" in case.name else 2.0
+        assert extra <= limit * work.input_bytes + square_terms, case.name
+
+
+def test_the_networks_are_those_of_the_paper():
+    assert sum(p.numel() for p in CifarViT().parameters()) == 6_268_810
+    resnet = next(n for n in NETWORKS if n.name.startswith("CIFAR ResNet")).make()
+    assert resnet.conv1.stride == (1, 1)
+    assert resnet.maxpool.kernel_size == 3
+
+
+def test_setting_up_a_case_leaves_the_random_state():
+    case = LayerCase("small", lambda: nn.Conv2d(3, 4, 3), (2, 3, 8, 8))
+    torch.manual_seed(7)
+    first, _ = case._make_plain(CPU, torch.float32)
+    drawn = torch.rand(3)
+    torch.manual_seed(7)
+    assert torch.equal(drawn, torch.rand(3))
+    assert torch.equal(first.weight, case._make_plain(CPU, torch.float32)[0].weight)
