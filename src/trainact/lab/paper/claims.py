@@ -1,78 +1,57 @@
-"""The claims of the paper's text, held against values: its own tables or measured records.
+"""The claims of the paper's text, checked on its own tables or on measured values.
 
-On the paper's own numbers a claim holds if the stated number is what they come to, at the printed
-precision; rounding of the numbers themselves is allowed for, and said where it is needed. On
-measured values a claim holds if they bear it out: counts, gains and speed-ups are at least as great
-as stated, costs and deviations at most, levels within a tolerance. What the paper shows in figures
-only cannot be checked on its own numbers.
-
-The paper's numbers contradict one sentence of it: that the reproduced vision transformers are above
-what DeiT III reported is not so for ViT-B, 83.34 against 83.5. Three stated numbers lean on
-rounding: TrAct's average deviation in top-5, 0.14 where the column's mean is just 0.145; the cost
-of ViT-S, 0.08 % where the printed times give 0.075 %; the gain in detection, 1.1 where the printed
-means differ by 1.2 points. And the greatest speed-up, stated as 4, is less than the text says of
-CIFAR-10 with SGD, where 100 epochs of TrAct are above 800 plain ones.
+On the paper's own numbers a claim holds if they give the stated number at its printed precision;
+where only rounding explains it, the result says so. On measured values a claim holds if they
+confirm it: counts, gains and speed-ups are at least as large as stated, costs and deviations at
+most, levels within a tolerance. What the paper shows only in figures cannot be checked on its own
+numbers. claims.toml says where the paper's numbers contradict its text or depend on rounding.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 from trainact.errors import TrActValueError
-from trainact.lab.paper import PrintedValue
-from trainact.lab.paper.findings import AbsentValueError, Finding, Number, Values
-from trainact.lab.paper.statements import RULES
+from trainact.lab.paper.rules import RULES, AbsentValueError, Finding, list_cases
 from trainact.lab.paper.tables import read_toml_resource
-from trainact.lab.schema import build_table, name_nearest
+from trainact.lab.paper.values import PrintedValue, Values
+from trainact.lab.schema import build_table
+from trainact.lab.text import describe_unknown
 
 __all__ = ["Claim", "ClaimResult", "check_claims", "list_claims", "read_claim"]
 
 EPSILON = 1e-9
-"""Sums of decimal fractions miss a tie by less than this."""
+"""Floating-point error of sums of decimal fractions."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Something the text says.
+    """A claim of the text, and how it is checked."""
 
-    Attributes:
-        says: what, in our words.
-        section: where.
-        stated: the number as printed, or a word.
-        measured: when a measured number bears the claim out.
-        tolerance: of ``near``.
-    """
-
-    says: str
+    says: str  # in our words
     section: str
-    stated: str
+    stated: str  # the number as printed, or a word
+    rule: str  # a name in RULES
+    cases: tuple[dict[str, Any], ...]  # arguments of list_cases
     measured: Literal["verdict", "at least", "at most", "near"] = "verdict"
-    tolerance: float = 0.0
+    tolerance: float = 0.0  # of "near"
 
     @property
-    def half_step(self) -> float:
-        """Return half of the last digit that is stated."""
-        return 0.5 * 10.0 ** -len(self.stated.partition(".")[2])
+    def decimals(self) -> int:
+        """Return the stated digits after the point."""
+        return len(self.stated.partition(".")[2])
 
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim and what the values say about it.
-
-    Attributes:
-        name: of the claim.
-        stated: as printed.
-        computed: from the values, with one digit more; None where there is nothing to compute from.
-        holds: None where values are absent that it takes.
-        detail: why, and what a reader may want to know besides.
-    """
+    """A checked claim."""
 
     name: str
-    stated: str
-    computed: str | None
-    holds: bool | None
-    detail: str
+    stated: str  # as printed
+    computed: str | None  # from the values, with one more digit; None if that is not possible
+    holds: bool | None  # None if values are missing
+    detail: str  # the reason, and further results
 
 
 def list_claims() -> list[str]:
@@ -87,16 +66,16 @@ def read_claim(name: str) -> Claim:
     '0.25'
 
     Raises:
-        TrActValueError: there is no such claim; the nearest names are given.
+        TrActValueError: there is no such claim; the message names the most similar ones.
     """
     claims = _read_claims()
     if name not in claims:
-        raise TrActValueError(name_nearest(name, claims, "claim of the paper"))
+        raise TrActValueError(describe_unknown(name, claims, "claim of the paper"))
     return claims[name]
 
 
 def check_claims(values: Values, names: Sequence[str] | None = None) -> list[ClaimResult]:
-    """Return what the values say about the claims.
+    """Check claims on values.
 
     >>> from trainact.lab.paper import printed_values
     >>> check_claims(printed_values(), ["cifar100-better-both"])[0].computed
@@ -104,45 +83,42 @@ def check_claims(values: Values, names: Sequence[str] | None = None) -> list[Cla
 
     Args:
         values: by key; ``printed_values()``, or ``measure_values`` of records.
-        names: of the claims; all unless given.
+        names: of the claims; None for all.
 
     Raises:
-        TrActValueError: there is no such claim; the nearest names are given.
+        TrActValueError: there is no such claim; the message names the most similar ones.
     """
     printed = all(isinstance(value, PrintedValue) for value in values.values())
     results = []
     for name in list_claims() if names is None else names:
         claim = read_claim(name)
+        cases = [case for table in claim.cases for case in list_cases(values, **table)]
         try:
-            finding = RULES[name](values)
+            finding = RULES[claim.rule](cases)
         except AbsentValueError as error:
-            detail = f"There are no values of {error}."
-            results.append(ClaimResult(name, claim.stated, None, None, detail))
-        else:
-            results.append(_judge(name, claim, finding, printed))
+            finding = Finding(detail=f"There are no values of {error}.")
+        if finding.number is not None:
+            finding = _judge(claim, finding, finding.number, printed)
+        shown = finding.shown or None
+        results.append(ClaimResult(name, claim.stated, shown, finding.holds, finding.detail))
     return results
 
 
-def _judge(name: str, claim: Claim, finding: Finding, printed: bool) -> ClaimResult:
-    if not isinstance(finding, Number):
-        shown = finding.shown or None
-        return ClaimResult(name, claim.stated, shown, finding.holds, finding.detail)
-    stated, found, detail = float(claim.stated), finding.value, finding.detail
-    off = found - stated
+def _judge(claim: Claim, finding: Finding, number: float, printed: bool) -> Finding:
+    """Return the finding with its verdict: its number compared with the stated one."""
+    detail, off = finding.detail, number - float(claim.stated)
+    half_step = 0.5 * 10.0**-claim.decimals + EPSILON
     if printed:
-        holds = abs(off) <= claim.half_step + finding.slack + EPSILON
-        if holds and abs(off) > claim.half_step + EPSILON:
-            low, high = found - finding.slack, found + finding.slack
-            detail = f"Rounded as the numbers are, {low:.3f} to {high:.3f} is possible. {detail}"
-    elif claim.measured == "at least":
-        holds = off >= -claim.half_step - EPSILON
-    elif claim.measured == "at most":
-        holds = off <= claim.half_step + EPSILON
-    else:
+        holds = abs(off) <= half_step + finding.slack
+        if holds and abs(off) > half_step:
+            low, high = number - finding.slack, number + finding.slack
+            detail = f"With rounding, {low:.3f} to {high:.3f} is possible. {detail}".strip()
+    elif claim.measured == "near":
         holds = abs(off) <= claim.tolerance + EPSILON
-    digits = len(claim.stated.partition(".")[2])
-    shown = f"{found:.{digits + 1 if digits or found % 1 else 0}f}"
-    return ClaimResult(name, claim.stated, shown, holds, detail.strip())
+    else:
+        holds = off >= -half_step if claim.measured == "at least" else off <= half_step
+    digits = claim.decimals + 1 if claim.decimals or number % 1 else 0
+    return finding._replace(holds=holds, shown=f"{number:.{digits}f}", detail=detail)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Records of finished runs as values with the same keys as the paper's printed ones."""
+"""Measured values from records of finished runs, with the same keys as the paper's printed ones."""
 
 import statistics
 from collections.abc import Iterable
@@ -6,79 +6,62 @@ from dataclasses import dataclass
 
 from trainact.lab.analysis.runs import Record
 from trainact.lab.metric import MEAN_AVERAGE_PRECISION, read_metric
-from trainact.lab.paper import Key
+from trainact.lab.paper.lookup import TABLE_OF_NETWORKS
+from trainact.lab.paper.values import Key
 from trainact.lab.statistics import compute_std
 
 __all__ = ["MeasuredValue", "measure_values"]
 
 
-TABLE = "cifar100-table"
-
-
 @dataclass(frozen=True)
 class MeasuredValue:
-    """The mean over runs that differ in nothing but the seed.
-
-    Attributes:
-        mean: over the runs.
-        deviation: of the sample; None for one run.
-        runs: how many.
-    """
+    """The mean over runs that differ only in the seed."""
 
     mean: float
-    deviation: float | None
+    deviation: float | None  # of the sample; None for one run
     runs: int
-    half_step: float = 0.0  # nothing is rounded
+    half_step: float = 0.0  # not rounded
 
 
 def measure_values(
     recipe: str, records: Iterable[Record], network: str | None = None
 ) -> dict[Key, MeasuredValue]:
-    """Return accuracy or mean average precision after the last epoch, and training time, by key.
+    """Return the final accuracies or mean average precision, and the training time, by key.
 
-    Smoke runs say nothing about accuracy and are left out. So is an arm at a budget at which any
-    seed diverged: the mean of the others would speak for runs that worked out.
+    Smoke runs are left out. So is an arm at a budget at which any seed diverged: the mean of the
+    other seeds would be biased.
 
     Args:
-        recipe: the name of the experiment that the records are of.
+        recipe: the name of the experiment.
         records: of its runs.
-        network: which of the CIFAR-100 table; read from each record unless given.
+        network: of the CIFAR-100 table; None takes it from each record.
     """
     groups: dict[tuple[str | None, str, int], list[Record]] = {}
     for record in records:
         if record["kind"] == "full":
-            name = network or _name_network(record) if recipe == TABLE else None
+            name = None
+            if recipe == TABLE_OF_NETWORKS:
+                name = network or str(record["model"]["name"]).removeprefix("lab:")
             groups.setdefault((name, record["arm"], record["budget"]), []).append(record)
     values: dict[Key, MeasuredValue] = {}
     for (name, arm, budget), runs in groups.items():
         if any(run["status"] != "complete" for run in runs):
             continue
-        seconds = [sum(row["train_seconds"] for row in run["epochs"]) for run in runs]
-        numbers = {
-            **_read_results(runs),
-            "seconds": seconds,
-            "minutes": [second / 60 for second in seconds],
-        }
-        for metric, given in numbers.items():
-            value = MeasuredValue(statistics.fmean(given), compute_std(given), len(given))
+        measured = list(map(_measure, runs))
+        for metric in measured[0]:
+            numbers = [one[metric] for one in measured]
+            mean, deviation = statistics.fmean(numbers), compute_std(numbers)
+            value = MeasuredValue(mean, deviation, len(numbers))
             values[Key(recipe, name, arm, budget, metric)] = value
     return values
 
 
-def _read_results(runs: list[Record]) -> dict[str, list[float]]:
-    """Return what runs reached: mean average precision, 0 to 1, or two accuracies in percent."""
-    if read_metric(runs[0]) == MEAN_AVERAGE_PRECISION:
-        return {"map": [run["epochs"][-1]["map"] for run in runs]}
-    return {
-        "top1": [_percent(run, "test_correct") for run in runs],
-        "top5": [_percent(run, "test_top5") for run in runs],
-    }
-
-
-def _percent(record: Record, count: str) -> float:
+def _measure(record: Record) -> dict[str, float]:
+    """Return the values of one run by metric."""
     last = record["epochs"][-1]
-    return 100 * last[count] / last["test_seen"]
-
-
-def _name_network(record: Record) -> str:
-    return str(record["model"]["name"]).removeprefix("lab:")
+    seconds = sum(row["train_seconds"] for row in record["epochs"])
+    times = {"seconds": seconds, "minutes": seconds / 60}
+    if read_metric(record) == MEAN_AVERAGE_PRECISION:
+        return {"map": last["map"], **times}
+    correct = {"top1": last["test_correct"], "top5": last["test_top5"]}
+    return {key: 100 * count / last["test_seen"] for key, count in correct.items()} | times

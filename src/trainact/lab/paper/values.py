@@ -1,8 +1,9 @@
-"""A number as the paper prints it, and the key that it is found by."""
+"""Values by key: numbers as the paper prints them, and what measured ones have in common."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from trainact.errors import TrActValueError
 
@@ -12,6 +13,8 @@ __all__ = [
     "UNSTATED_LAM",
     "Key",
     "PrintedValue",
+    "Value",
+    "Values",
     "parse_cell",
     "parse_number",
 ]
@@ -23,12 +26,12 @@ METRICS = {
     "seconds": "of training",
     "minutes": "of training",
 }
-"""What is measured, and in what."""
+"""The metrics and their units."""
 
 UNSTATED_LAM = "tract"
-"""The arm of a key where λ is not stated."""
+"""The arm of a key if λ is not stated."""
 UNSTATED_BUDGET = 0
-"""The budget of a key where the number of epochs is not stated."""
+"""The budget of a key if the number of epochs is not stated."""
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _CELL = re.compile(rf"({_NUMBER})(?: ± ({_NUMBER})| \(({_NUMBER})\))?")
@@ -36,13 +39,32 @@ _CLOCK = re.compile(r"(\d+):([0-5]\d)")
 
 
 class Key(NamedTuple):
-    """Which number: of what experiment and network, trained how and for how long."""
+    """What a value is of."""
 
     recipe: str
-    network: str | None  # None where the recipe has one network
-    arm: str  # plain, tract-0.1, reported; tract where λ is not stated
-    budget: int  # epochs; 0 where they are not stated
+    network: str | None  # None if the recipe has one network
+    arm: str  # plain, tract-0.1, reported; tract if λ is not stated
+    budget: int  # epochs; 0 if not stated
     metric: str
+
+
+class Value(Protocol):
+    """A mean over seeds, printed or measured."""
+
+    @property
+    def mean(self) -> float:
+        """Return the mean."""
+
+    @property
+    def deviation(self) -> float | None:
+        """Return the standard deviation over seeds; None if unknown."""
+
+    @property
+    def half_step(self) -> float:
+        """Return how far rounding may have moved the mean."""
+
+
+Values = Mapping[Key, Value]
 
 
 @dataclass(frozen=True)
@@ -51,8 +73,8 @@ class PrintedValue:
 
     Attributes:
         mean: the number.
-        deviation: what stands after ±, or, with an average over networks, in brackets.
-        decimals: printed digits after the point; 0 for hours:minutes, which are kept in minutes.
+        deviation: the number after ±, or in brackets for an average over networks.
+        decimals: printed digits after the point; 0 for hours:minutes, stored in minutes.
     """
 
     mean: float
@@ -61,11 +83,11 @@ class PrintedValue:
 
     @property
     def half_step(self) -> float:
-        """Return how far the number before rounding can be from the printed one."""
+        """Return how far rounding may have moved the number."""
         return 0.5 * 10.0**-self.decimals
 
     def show(self) -> str:
-        """Return the number with as many digits as are printed.
+        """Return the number with the printed digits.
 
         >>> PrintedValue(69.4, 0.3, 2).show()
         '69.40 ± 0.30'
@@ -75,13 +97,13 @@ class PrintedValue:
 
 
 def parse_cell(text: str) -> PrintedValue | None:
-    """Return the value of a cell; hours:minutes become minutes, an empty cell None.
+    """Return the value of a cell, in minutes for hours:minutes; None for an empty cell.
 
     >>> parse_cell("70.48 ± 0.17"), parse_cell("133:52").mean
     (PrintedValue(mean=70.48, deviation=0.17, decimals=2), 8032.0)
 
     Raises:
-        TrActValueError: the text is none of these.
+        TrActValueError: the text is not a cell.
     """
     if not text:
         return None
@@ -92,13 +114,13 @@ def parse_cell(text: str) -> PrintedValue | None:
         decimals = len(match[1].partition(".")[2])
         return PrintedValue(float(match[1]), float(deviation) if deviation else None, decimals)
     raise TrActValueError(
-        f"{text!r} is no cell of a table; cells are like '69.45', '69.45 ± 0.30', '75.90 (0.26)', "
-        "'133:52' or empty."
+        f"{text!r} is not a cell of a table; cells are like '69.45', '69.45 ± 0.30', "
+        "'75.90 (0.26)', '133:52' or empty."
     )
 
 
 def parse_number(text: str) -> float:
-    """Return a number that may be printed as a power of ten.
+    """Return a number, possibly printed as a power of ten.
 
     >>> parse_number("0.08"), parse_number("10^-3")
     (0.08, 0.001)

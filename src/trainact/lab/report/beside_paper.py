@@ -5,8 +5,8 @@ from trainact.lab.analysis.studies import Study
 from trainact.lab.paper import Key, PrintedValue, find_places, find_printed, list_recipes
 from trainact.lab.paper.claims import ClaimResult, check_claims, read_claim
 from trainact.lab.paper.faithful import describe_deviations, find_faithful
-from trainact.lab.paper.findings import Values
 from trainact.lab.paper.measured import measure_values
+from trainact.lab.paper.values import Values
 from trainact.lab.recipes.arms import BASELINE, name_arm
 from trainact.lab.report.chapters import Chapter
 from trainact.lab.report.tables import Grid

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trainact.lab.analysis.studies import Damage
 from trainact.lab.paper import Key
-from trainact.lab.paper.findings import Value
+from trainact.lab.paper.values import Value
 from trainact.lab.recipes.arms import BASELINE, name_arm
 from trainact.lab.report.beside_paper import judge_claims, measure_study
 from trainact.lab.report.chapters import Chapter
