@@ -151,7 +151,7 @@ def test_claims_are_judged_where_records_allow_it(tmp_path):
             write_record(tmp_path / VIT, record)
     assert cli.main(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     markdown = (tmp_path / "out" / "report.md").read_text()
-    claim = "TrAct after 200 epochs is like plain after 400"
+    claim = "TrAct after 200 epochs is comparable to plain after 400"
     (row,) = [line for line in markdown.splitlines() if claim in line]
     assert "borne out" in row
     assert "claims take runs that are not here" in markdown

@@ -18,9 +18,10 @@ from trainact.lab.analysis.pairs import (
     find_crossings,
     pair_runs,
 )
-from trainact.lab.analysis.runs import FinishedRun, Record, read_runs
+from trainact.lab.analysis.runs import FinishedRun, read_runs
 from trainact.lab.analysis.speedups import SpeedUp, find_speed_ups
 from trainact.lab.recipes.arms import BASELINE, name_arm, order_arms
+from trainact.lab.records.record import Record
 from trainact.lab.statistics import compute_std
 from trainact.lab.text import count_epochs
 

@@ -7,10 +7,11 @@ record says what a run was.
 from collections.abc import Sequence
 from functools import cache
 
-from trainact.lab.analysis.runs import FieldDifference, Record, list_differences
+from trainact.lab.analysis.runs import FieldDifference, list_differences
 from trainact.lab.data.published import count_images
 from trainact.lab.recipes.experiment import find_experiment, list_experiments
 from trainact.lab.recipes.recipe import make_recipe, recipe_to_dict
+from trainact.lab.records.record import Record
 from trainact.lab.text import count_epochs
 
 __all__ = ["describe_deviations", "find_faithful", "list_deviations"]

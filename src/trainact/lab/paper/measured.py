@@ -4,10 +4,10 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trainact.lab.analysis.runs import Record
 from trainact.lab.metric import MEAN_AVERAGE_PRECISION, read_metric
 from trainact.lab.paper.lookup import TABLE_OF_NETWORKS
 from trainact.lab.paper.values import Key
+from trainact.lab.records.record import Record
 from trainact.lab.statistics import compute_std
 
 __all__ = ["MeasuredValue", "measure_values"]
