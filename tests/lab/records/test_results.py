@@ -106,5 +106,5 @@ def test_interrupted_runs_are_described(tmp_path):
 
 def test_only_folders_can_be_searched(tmp_path):
     assert find_runs([tmp_path]) == []
-    with pytest.raises(TrActValueError, match="is no folder"):
+    with pytest.raises(TrActValueError, match="is not a folder"):
         find_runs([tmp_path / "nowhere"])

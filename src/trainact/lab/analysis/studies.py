@@ -9,6 +9,7 @@ from typing import Any
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.runs import read_runs
 from trainact.lab.recipes.experiment import list_experiments
+from trainact.lab.recipes.names import name_network
 from trainact.lab.recipes.tuning import read_tuning
 from trainact.lab.records.record import Record
 from trainact.lab.records.results import FoundRun, find_runs, find_tunings, sort_key
@@ -24,7 +25,7 @@ class Study:
         name: the recipe's, which is also its folder's.
         folder: where its runs lie; the first, if there are several.
         kind: full or smoke.
-        network: set where the recipe has several networks.
+        network: name of the network if the recipe has several, else empty.
         records: of the runs that ended, complete or diverged.
         interrupted: the runs without a record.
         tuning: what ``trainact tune`` wrote.
@@ -41,7 +42,7 @@ class Study:
     @property
     def key(self) -> str:
         """Return a name for files and links that no other study has."""
-        parts = [self.name, self.network.rpartition(":")[2], "smoke" * (self.kind == "smoke")]
+        parts = [self.name, self.network, "smoke" * (self.kind == "smoke")]
         text = "-".join(part for part in parts if part)
         return "".join(c if c.isalnum() or c in "-_." else "-" for c in text).strip("-.") or "runs"
 
@@ -136,16 +137,20 @@ def _open(studies: dict[tuple[str, str], Study], folder: Path, kind: str) -> Stu
 def _split(study: Study) -> Iterable[Study]:
     """Return one study for each network; interrupted runs stay with the first."""
     study.records.sort(key=sort_key)
-    networks = sorted({str(record["model"]["name"]) for record in study.records})
+    networks: dict[str, list[Record]] = {}
+    for record in study.records:
+        networks.setdefault(name_network(str(record["model"]["name"])), []).append(record)
     if len(networks) < 2:
         return [study]
-    parts = []
-    for network in networks:
-        records = [r for r in study.records if r["model"]["name"] == network]
-        lost = study.interrupted if network == networks[0] else []
-        part = dataclasses.replace(study, network=network, records=records, interrupted=lost)
-        parts.append(part)
-    return parts
+    return [
+        dataclasses.replace(
+            study,
+            network=network,
+            records=networks[network],
+            interrupted=[] if number else study.interrupted,
+        )
+        for number, network in enumerate(sorted(networks))
+    ]
 
 
 def _rename(studies: list[Study]) -> list[Study]:

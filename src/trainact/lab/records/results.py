@@ -140,7 +140,7 @@ def sort_key(record: Record) -> tuple[str, int, int, str]:
 def _find(roots: Sequence[Path], *names: str) -> list[Path]:
     for root in roots:
         if not root.is_dir():
-            raise TrActValueError(f"{root} is no folder; give one that holds results of runs.")
+            raise TrActValueError(f"{root} is not a folder; give a folder of runs or results.")
     return sorted({p.resolve() for root in roots for name in names for p in root.rglob(name)})
 
 
