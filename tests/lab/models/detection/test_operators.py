@@ -1,5 +1,6 @@
 """Non-maximum suppression and RoIAlign without compiled operators, against slow twins."""
 
+import contextlib
 import importlib
 import random
 
@@ -8,9 +9,8 @@ import torch
 
 from trainact.errors import TrActValueError
 from trainact.lab.models.detection import operators
-from trainact.lab.models.detection.operators import import_detection
-from trainact.lab.models.detection.region_align import align_regions
-from trainact.lab.models.detection.suppression import compute_overlap, suppress
+from trainact.lab.models.detection.operators import box_iou, nms, roi_align, use_plain_operators
+from trainact.lab.torchvision_import import import_torchvision
 
 
 def draw_boxes(count, generator, size=20):
@@ -45,13 +45,13 @@ def test_overlap_is_by_hand():
     """10 x 10 against: itself; its left half; one that shares 5 x 5; one that only touches it."""
     one = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
     others = torch.tensor([[0, 0, 10, 10], [0, 0, 5, 10], [5, 5, 15, 15], [10, 0, 20, 10]]).float()
-    assert compute_overlap(one, others)[0].tolist() == pytest.approx([1, 0.5, 25 / 175, 0])
+    assert box_iou(one, others)[0].tolist() == pytest.approx([1, 0.5, 25 / 175, 0])
 
 
 def test_overlap_of_empty_boxes_is_nothing():
     empty = torch.tensor([[3.0, 3.0, 3.0, 3.0]])
-    assert compute_overlap(empty, empty).item() == 0
-    assert compute_overlap(empty, torch.empty(0, 4)).shape == (1, 0)
+    assert box_iou(empty, empty).item() == 0
+    assert box_iou(empty, torch.empty(0, 4)).shape == (1, 0)
 
 
 # suppression
@@ -67,24 +67,24 @@ def test_known_boxes_are_suppressed_as_by_hand():
         [50, 50, 60, 60],  # D
     ]).float()  # fmt: skip
     scores = torch.tensor([0.9, 0.8, 0.7, 0.95])
-    assert suppress(boxes, scores, 0.7).tolist() == [3, 0, 2]
-    assert suppress(boxes, scores, 0.6).tolist() == [3, 0]
-    assert suppress(boxes, scores, 0.9).tolist() == [3, 0, 1, 2]
+    assert nms(boxes, scores, 0.7).tolist() == [3, 0, 2]
+    assert nms(boxes, scores, 0.6).tolist() == [3, 0]
+    assert nms(boxes, scores, 0.9).tolist() == [3, 0, 1, 2]
 
 
 def test_an_overlap_of_exactly_the_threshold_stays():
     boxes = torch.tensor([[0, 0, 4, 4], [0, 0, 4, 2]]).float()
-    assert suppress(boxes, torch.tensor([1.0, 0.5]), 0.5).tolist() == [0, 1]
-    assert suppress(boxes, torch.tensor([1.0, 0.5]), 0.499).tolist() == [0]
+    assert nms(boxes, torch.tensor([1.0, 0.5]), 0.5).tolist() == [0, 1]
+    assert nms(boxes, torch.tensor([1.0, 0.5]), 0.499).tolist() == [0]
 
 
 def test_of_equal_scores_the_first_is_better():
     boxes = torch.tensor([[0, 0, 4, 4]] * 3).float()
-    assert suppress(boxes, torch.ones(3), 0.5).tolist() == [0]
+    assert nms(boxes, torch.ones(3), 0.5).tolist() == [0]
 
 
 def test_no_boxes_leave_no_boxes():
-    kept = suppress(torch.empty(0, 4), torch.empty(0), 0.5)
+    kept = nms(torch.empty(0, 4), torch.empty(0), 0.5)
     assert kept.shape == (0,)
     assert kept.dtype == torch.int64
 
@@ -96,24 +96,24 @@ def test_suppression_agrees_with_its_slow_twin(seed):
     boxes = draw_boxes(count, generator)
     scores = torch.randint(0, 40, (count,), generator=generator) / 40
     for threshold in (0.0, 0.3, 0.7):
-        kept = suppress(boxes, scores, threshold)
+        kept = nms(boxes, scores, threshold)
         assert kept.tolist() == suppress_slowly(boxes, scores.tolist(), threshold)
 
 
 def test_what_stays_does_not_overlap_and_what_goes_does():
     generator = torch.Generator().manual_seed(0)
     boxes, scores = draw_boxes(200, generator), torch.rand(200, generator=generator)
-    kept = suppress(boxes, scores, 0.4)
-    among = compute_overlap(boxes[kept], boxes[kept])
+    kept = nms(boxes, scores, 0.4)
+    among = box_iou(boxes[kept], boxes[kept])
     assert (among - torch.eye(len(kept))).max() <= 0.4
     gone = sorted(set(range(200)) - set(kept.tolist()))
     better = scores[kept][:, None] >= scores[gone][None]
-    assert ((compute_overlap(boxes[kept], boxes[gone]) > 0.4) & better).any(0).all()
+    assert ((box_iou(boxes[kept], boxes[gone]) > 0.4) & better).any(0).all()
 
 
 def test_torchvision_suppresses_class_by_class_with_it():
     """Both ways that torchvision has, the one for few boxes and the one for many."""
-    import_detection()
+    import_torchvision()
     from torchvision.ops.boxes import batched_nms
 
     for count in (50, 1200):
@@ -127,7 +127,8 @@ def test_torchvision_suppresses_class_by_class_with_it():
             for members in [torch.nonzero(labels == label).flatten().tolist()]
             for i in suppress_slowly(boxes[members], scores[members].tolist(), 0.5)
         }
-        kept = batched_nms(boxes, scores, labels, 0.5).tolist()
+        with use_plain_operators():
+            kept = batched_nms(boxes, scores, labels, 0.5).tolist()
         assert set(kept) == expected
         assert scores[kept].tolist() == sorted(scores[kept].tolist(), reverse=True)
 
@@ -135,34 +136,35 @@ def test_torchvision_suppresses_class_by_class_with_it():
 # where they are used
 
 
-def test_operators_that_answer_are_left_alone(monkeypatch):
-    import_detection()
-    boxes = importlib.import_module("torchvision.ops.boxes")
-    poolers = importlib.import_module("torchvision.ops.poolers")
+@pytest.fixture
+def modules():
+    """torchvision's modules whose functions are replaced."""
+    import_torchvision()
+    return [importlib.import_module(f"torchvision.ops.{name}") for name in ("boxes", "poolers")]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_operators_are_replaced_only_if_missing_and_only_for_a_while(
+    modules, monkeypatch, compiled
+):
+    boxes, poolers = modules
 
     def answer(*arguments):
+        if not compiled:
+            raise RuntimeError("Couldn't load custom C++ ops.")
         return torch.tensor([0])
 
     monkeypatch.setattr(boxes, "nms", answer)
     monkeypatch.setattr(poolers, "roi_align", answer)
-    operators.import_detection.__wrapped__()
-    assert boxes.nms is answer
-    assert poolers.roi_align is answer
-
-
-def test_operators_that_do_not_answer_are_replaced(monkeypatch):
-    import_detection()
-    boxes = importlib.import_module("torchvision.ops.boxes")
-    poolers = importlib.import_module("torchvision.ops.poolers")
-
-    def fail(*arguments):
-        raise RuntimeError("Couldn't load custom C++ ops.")
-
-    monkeypatch.setattr(boxes, "nms", fail)
-    monkeypatch.setattr(poolers, "roi_align", fail)
-    operators.import_detection.__wrapped__()
-    assert boxes.nms is suppress
-    assert poolers.roi_align is align_regions
+    found = operators.has_compiled_operators.__wrapped__()
+    assert found == compiled
+    monkeypatch.setattr(operators, "has_compiled_operators", lambda: found)
+    expected = (answer, answer) if compiled else (nms, roi_align)
+    with contextlib.suppress(KeyError), use_plain_operators():
+        during = (boxes.nms, poolers.roi_align)
+        raise KeyError
+    assert during == expected
+    assert boxes.nms is poolers.roi_align is answer
 
 
 # RoIAlign
@@ -170,7 +172,7 @@ def test_operators_that_do_not_answer_are_replaced(monkeypatch):
 
 def find_python_path():
     """Return torchvision's own RoIAlign in Python, as it is before it is compiled."""
-    import_detection()
+    import_torchvision()
     return importlib.import_module("torchvision.ops.roi_align")._roi_align.__wrapped__
 
 
@@ -192,10 +194,10 @@ def test_regions_and_their_gradient_agree_with_torchvision_in_python(aligned, sa
     regions = draw_regions(17, 3, 9, 13, generator)
     direction = torch.randn(17, 5, 4, 7, generator=generator, dtype=torch.float64)
     results = []
-    for function in (align_regions, find_python_path()):
+    for function in (roi_align, find_python_path()):
         mine = features.clone().requires_grad_()
-        size = ((4, 7),) if function is align_regions else (4, 7)
-        if function is align_regions:
+        size = ((4, 7),) if function is roi_align else (4, 7)
+        if function is roi_align:
             out = function(mine, regions, size[0], 1 / 16, samples, aligned)
         else:
             out = function(mine, regions, 1 / 16, *size, samples, aligned)
@@ -207,7 +209,7 @@ def test_regions_and_their_gradient_agree_with_torchvision_in_python(aligned, sa
 
 def test_regions_of_a_constant_map_are_constant():
     features = torch.full((1, 2, 6, 6), 3.5)
-    out = align_regions(features, [torch.tensor([[8.0, 8.0, 80.0, 60.0]])], 7, 1 / 16, 2)
+    out = roi_align(features, [torch.tensor([[8.0, 8.0, 80.0, 60.0]])], 7, 1 / 16, 2)
     assert out.shape == (1, 2, 7, 7)
     assert torch.allclose(out, torch.full_like(out, 3.5))
 
@@ -215,7 +217,7 @@ def test_regions_of_a_constant_map_are_constant():
 def test_one_cell_of_one_sample_is_the_middle_of_a_ramp():
     """Over f(x) = x, a region from 2 to 6 has its middle at 4."""
     features = torch.arange(10.0).expand(1, 1, 10, 10)
-    out = align_regions(features, [torch.tensor([[2.0, 0.0, 6.0, 3.0]])], 1, 1.0, 1)
+    out = roi_align(features, [torch.tensor([[2.0, 0.0, 6.0, 3.0]])], 1, 1.0, 1)
     assert out.item() == 4
 
 
@@ -225,8 +227,8 @@ def test_lists_and_numbered_regions_say_the_same():
     regions = draw_regions(9, 2, 6, 6, generator)
     by_image = [regions[regions[:, 0] == i, 1:] for i in range(2)]
     numbered = torch.cat([regions[regions[:, 0] == i] for i in range(2)])
-    one = align_regions(features, by_image, 3, 1 / 16, 2)
-    assert torch.equal(one, align_regions(features, numbered, 3, 1 / 16, 2))
+    one = roi_align(features, by_image, 3, 1 / 16, 2)
+    assert torch.equal(one, roi_align(features, numbered, 3, 1 / 16, 2))
 
 
 def test_the_gradient_is_that_of_differences():
@@ -234,15 +236,15 @@ def test_the_gradient_is_that_of_differences():
     features = torch.randn(1, 2, 4, 5, generator=generator, dtype=torch.float64)
     regions = draw_regions(3, 1, 4, 5, generator)
     assert torch.autograd.gradcheck(
-        lambda f: align_regions(f, regions, 2, 1 / 16, 2), features.requires_grad_()
+        lambda f: roi_align(f, regions, 2, 1 / 16, 2), features.requires_grad_()
     )
 
 
 def test_no_region_gives_no_value():
-    out = align_regions(torch.ones(1, 4, 5, 5), [torch.empty(0, 4)], 7, 1 / 16, 2)
+    out = roi_align(torch.ones(1, 4, 5, 5), [torch.empty(0, 4)], 7, 1 / 16, 2)
     assert out.shape == (0, 4, 7, 7)
 
 
 def test_a_number_of_samples_that_depends_on_the_region_is_refused():
     with pytest.raises(TrActValueError, match="sampling_ratio must be positive"):
-        align_regions(torch.ones(1, 1, 2, 2), [torch.zeros(1, 4)], 2)
+        roi_align(torch.ones(1, 1, 2, 2), [torch.zeros(1, 4)], 2)

@@ -1,26 +1,35 @@
 """Faster R-CNN with a VGG-16 backbone, all of whose layers are trained.
 
 Ren, He, Girshick, Sun: Faster R-CNN: Towards Real-Time Object Detection with Region Proposal
-Networks, 2015. One map of features, that of the last convolution, serves the proposals and the two
-large linear layers of VGG-16, which look at each region.
+Networks, 2015. The region proposals and the box head, which is the two hidden linear layers of
+VGG-16, share the feature map of the last convolution.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from trainact.errors import TrActTypeError, TrActValueError
-from trainact.lab.data.images import Standard
-from trainact.lab.models.detection.operators import import_detection
-from trainact.lab.models.detection.weights import has_head, load_part, read_weights
+from trainact.lab.data.images import DataError, Standard
+from trainact.lab.models.detection.operators import use_plain_operators
+from trainact.lab.models.pretrained import LoadedWeights, hash_file, open_weights
 from trainact.lab.schema import build_table
+from trainact.lab.torchvision_import import import_torchvision
 
-__all__ = ["DETECTOR", "FasterRcnnFields", "VggBackbone", "VggHead", "make_faster_rcnn"]
+__all__ = [
+    "DETECTOR",
+    "FasterRcnnFields",
+    "VggBackbone",
+    "VggHead",
+    "describe_vgg_weights",
+    "make_faster_rcnn",
+]
 
 DETECTOR = "lab:faster-rcnn-vgg16"
-"""What recipes call it."""
+"""Its name in recipes."""
 STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 """Channels and convolutions of the five stages of VGG-16."""
 WIDTH = 64
@@ -33,29 +42,29 @@ POOL = 7
 class FasterRcnnFields:
     """The arguments of the model in a recipe; the defaults are those of the published detector.
 
-    ``weights`` is a file of torchvision's ``vgg16``, or ``none`` for random ones.
+    ``weights`` is a file of torchvision's ``vgg16``, or ``none`` for random initial weights.
     """
 
     weights: str = ""
-    width: int = WIDTH  # channels of the first stage; the others keep their proportion
+    width: int = WIDTH  # channels of the first stage; the other stages scale with it
     hidden: int = 4096  # width of the two linear layers
     dropout: float = 0.5
-    longest: int = 1000  # pixels of the long side at most
-    anchors: tuple[int, ...] = (128, 256, 512)  # pixels of a side, each in three shapes
-    anchors_per_image: int = 256  # that the proposals' loss looks at
-    regions_per_image: int = 128  # that the detector's loss looks at
+    longest: int = 1000  # largest length of the long side, in pixels
+    anchors: tuple[int, ...] = (128, 256, 512)  # sides in pixels, each with three aspect ratios
+    anchors_per_image: int = 256  # sampled for the loss of the region proposals
+    regions_per_image: int = 128  # sampled for the loss of the box head
     train_proposals: tuple[int, ...] = (12000, 2000)  # before and after suppression
     test_proposals: tuple[int, ...] = (6000, 300)
-    proposal_overlap: float = 0.7  # proposals that overlap more are suppressed
-    detection_overlap: float = 0.3  # detections likewise
+    proposal_overlap: float = 0.7  # IoU above which proposals are suppressed
+    detection_overlap: float = 0.3  # IoU above which detections are suppressed
     least_score: float = 0.05  # of a detection
-    detections: int = 100  # of an image, at most
+    detections: int = 100  # largest number per image
 
 
 class VggBackbone(nn.Sequential):
-    """The thirteen convolutions of VGG-16 without the last max-pool: one value for 16 pixels.
+    """The thirteen convolutions of VGG-16 without the last max-pool; the stride is 16.
 
-    Its layers have the numbers that they have in torchvision's ``vgg16().features``.
+    The indices of its layers are those of torchvision's ``vgg16().features``.
     """
 
     def __init__(self, width: int = WIDTH) -> None:
@@ -94,34 +103,39 @@ def make_faster_rcnn(
 ) -> nn.Module:
     """Return torchvision's ``FasterRCNN`` with a VGG-16, for images in [0, 1].
 
-    In training it takes images and targets and returns losses, else it takes images and returns
-    detections; label 0 is the background.
+    In training mode it takes images and targets and returns losses, in evaluation mode it takes
+    images and returns detections. Label 0 is the background.
 
     Args:
         num_classes: without the background.
         image_size: pixels that the short side is scaled to.
-        standard: mean and deviation that images are standardised with.
+        standard: mean and standard deviation that images are normalised with.
         arguments: see `FasterRcnnFields`.
 
     Raises:
-        TrActValueError: an argument is unknown or cannot be used.
+        TrActValueError: an argument is unknown or out of range.
         DataError: the file of weights cannot be used.
     """
     fields = _check(build_table(FasterRcnnFields, arguments, "model.arguments"))
-    detection = import_detection()
+    import_torchvision()
     from torchvision.models.detection.anchor_utils import AnchorGenerator
-    from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
+    from torchvision.models.detection.faster_rcnn import FasterRCNN, FastRCNNPredictor
     from torchvision.ops import MultiScaleRoIAlign
+
+    class FasterRcnn(FasterRCNN):  # type: ignore[misc]
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            with use_plain_operators():
+                return super().forward(*args, **kwargs)
 
     backbone = VggBackbone(fields.width)
     head = VggHead(backbone.out_channels, fields.hidden, fields.dropout)
     if fields.weights != "none":
-        _load(backbone, head, Path(fields.weights).expanduser())
+        _load_vgg(backbone, head, Path(fields.weights).expanduser())
     predictor = FastRCNNPredictor(fields.hidden, num_classes + 1)
     for layer, deviation in ((predictor.cls_score, 0.01), (predictor.bbox_pred, 0.001)):
         nn.init.normal_(layer.weight, std=deviation)
         nn.init.zeros_(layer.bias)
-    model: nn.Module = detection.FasterRCNN(
+    model: nn.Module = FasterRcnn(
         backbone,
         min_size=image_size,
         max_size=fields.longest,
@@ -146,22 +160,58 @@ def make_faster_rcnn(
     return model
 
 
-def _load(backbone: nn.Sequential, head: nn.Sequential, path: Path) -> None:
-    """Load the convolutions, and the linear layers where the file has them."""
-    tensors = read_weights(path)
-    for number, layer in enumerate(backbone):
+def describe_vgg_weights(name: str) -> LoadedWeights | None:
+    """Return which file a detector starts from and what the file lacks; None for ``none``."""
+    if name == "none":
+        return None
+    path = Path(name).expanduser()
+    missing = () if _has_head(_read_vgg(path)) else ("box_head",)
+    return LoadedWeights(str(path), hash_file(path), (), (), missing, ())
+
+
+def _load_vgg(backbone: nn.Sequential, head: nn.Sequential, path: Path) -> None:
+    """Load the convolutions, and the linear layers if the file has them."""
+    tensors = _read_vgg(path)
+    for index, layer in enumerate(backbone):
         if isinstance(layer, nn.Conv2d):
-            load_part(layer, tensors, f"features.{number}", path)
-    if has_head(tensors):
-        load_part(head[1], tensors, "classifier.0", path)
-        load_part(head[4], tensors, "classifier.3", path)
+            _load_layer(layer, tensors, f"features.{index}", path)
+    if _has_head(tensors):
+        _load_layer(head[1], tensors, "classifier.0", path)
+        _load_layer(head[4], tensors, "classifier.3", path)
+
+
+def _read_vgg(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise DataError(f"there is no file of weights {path}.")
+    tensors = open_weights(path)
+    if not isinstance(tensors, dict) or not all(isinstance(v, Tensor) for v in tensors.values()):
+        raise DataError(f"{path} does not hold named tensors, as a state_dict does.")
+    return tensors
+
+
+def _has_head(tensors: dict[str, Tensor]) -> bool:
+    return any(key.startswith("classifier.") for key in tensors)
+
+
+def _load_layer(layer: nn.Module, tensors: dict[str, Tensor], prefix: str, path: Path) -> None:
+    for name, parameter in layer.named_parameters():
+        key = f"{prefix}.{name}"
+        if key not in tensors:
+            raise DataError(f"{path} lacks {key}, which torchvision's vgg16 has.")
+        if tensors[key].shape != parameter.shape:
+            raise DataError(
+                f"{key} of {path} has the shape {tuple(tensors[key].shape)}, the network's "
+                f"{tuple(parameter.shape)}: is it of a network of another width?"
+            )
+        with torch.no_grad():
+            parameter.copy_(tensors[key])
 
 
 def _check(fields: FasterRcnnFields) -> FasterRcnnFields:
     if not fields.weights:
         raise TrActValueError(
             "model.arguments.weights is empty: give a file of torchvision's vgg16 weights, trained "
-            "on ImageNet, or 'none' to begin with random ones."
+            "on ImageNet, or 'none' for random initial weights."
         )
     for name in ("train_proposals", "test_proposals"):
         if len(getattr(fields, name)) != 2:

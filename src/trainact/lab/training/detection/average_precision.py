@@ -21,7 +21,7 @@ from torch import Tensor
 
 from trainact.errors import TrActValueError
 from trainact.lab.data.objects import Objects
-from trainact.lab.models.detection.suppression import compute_overlap
+from trainact.lab.models.detection.operators import box_iou
 
 __all__ = ["Detections", "Rule", "average_over_classes", "compute_area", "judge"]
 
@@ -96,7 +96,7 @@ def judge(found: Detections, true: Objects, label: int) -> Verdicts:
     right = torch.zeros(len(scores), dtype=torch.bool)
     counts = torch.ones(len(scores), dtype=torch.bool)
     if len(objects) and len(scores):
-        overlap, nearest = compute_overlap(boxes.double(), objects.boxes.double()).max(1)
+        overlap, nearest = box_iou(boxes.double(), objects.boxes.double()).max(1)
         taken: set[int] = set()
         for place in torch.nonzero(overlap >= OVERLAP).flatten().tolist():
             which = int(nearest[place])

@@ -11,8 +11,11 @@ from trainact.errors import TrActValueError
 from trainact.lab.data.images import Standard
 from trainact.lab.data.objects import DetectionData
 from trainact.lab.metric import MEAN_AVERAGE_PRECISION
-from trainact.lab.models.detection.faster_rcnn import DETECTOR, make_faster_rcnn
-from trainact.lab.models.detection.weights import describe_weights
+from trainact.lab.models.detection.faster_rcnn import (
+    DETECTOR,
+    describe_vgg_weights,
+    make_faster_rcnn,
+)
 from trainact.lab.models.initial import put_tract
 from trainact.lab.models.pretrained import LoadedWeights
 from trainact.lab.recipes.recipe import Recipe
@@ -64,7 +67,7 @@ class DetectionSession(Session):
 
     def load_weights(self) -> LoadedWeights | None:
         """Return the file that the detector was built with."""
-        return describe_weights(self.recipe.model.arguments["weights"])
+        return describe_vgg_weights(self.recipe.model.arguments["weights"])
 
     def open_batches(self) -> Batches:
         """Return the batches to train on."""
