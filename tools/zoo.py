@@ -17,7 +17,7 @@ import torch
 from trainact.example_inputs import read_timm_config
 from trainact.first_layer import find_first_layers
 from trainact.lab.cost.multiply_adds import BATCH, estimate_cost
-from trainact.lab.models.zoos import build_model, list_names
+from trainact.lab.models.zoos import build_meta_model, list_names
 
 __all__ = ["DIFFERENCES", "Row", "examine", "list_references", "main"]
 
@@ -90,7 +90,7 @@ class Row(NamedTuple):
 
 
 def list_references(sources: Iterable[str] = ("timm", "torchvision", "hf")) -> Iterator[str]:
-    """Yield the models of the page, as :func:`trainact.lab.models.zoos.build_model` takes them."""
+    """Yield the models of the page, as ``build_meta_model`` takes them."""
     for source in sources:
         names: Sequence[str] = {"timm": TIMM_SMALLEST, "hf": TRANSFORMERS}.get(source, ())
         yield from (f"{source}:{name}" for name in names or list_names(source))
@@ -98,7 +98,7 @@ def list_references(sources: Iterable[str] = ("timm", "torchvision", "hf")) -> I
 
 def examine(reference: str) -> Row:
     """Build a model without values, search its first layers by tracing, and estimate the cost."""
-    source, name, model = build_model(reference)
+    source, name, model = build_meta_model(reference)
     timm_names = None
     if source == "timm":
         config = read_timm_config(model)

@@ -8,7 +8,7 @@ from torch import nn
 
 from tools import zoo
 from trainact import TrActValueError, accumulate, apply_tract, check_tract, find_first_layers
-from trainact.lab.models.zoos import build_model, hide_values, list_names
+from trainact.lab.models.zoos import build_meta_model, build_on_meta, list_names
 from trainact.lab.torchvision_import import import_torchvision
 
 import_torchvision()  # before timm and transformers do
@@ -76,7 +76,7 @@ def test_the_command_writes_the_page_and_fails_on_an_unexplained_difference(tmp_
 
 
 def test_a_search_leaves_a_model_without_values_as_it_is():
-    model = hide_values(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
+    model = build_on_meta(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
     before = dict(model.state_dict(keep_vars=True))
     assert find_first_layers(model) == ["0"]
     after = model.state_dict(keep_vars=True)
@@ -92,14 +92,14 @@ def test_a_model_without_values_that_reads_one_is_searched_on_zeros():
         def forward(self, x):
             return self.stem(x) if x.mean().item() == 0 else x
 
-    model = hide_values(Reader)
+    model = build_on_meta(Reader)
     assert model.stem.weight.is_meta
     assert find_first_layers(model) == ["stem"]
     assert model.stem.weight.is_meta
 
 
 def test_a_constructor_that_reads_values_gives_parameters_without_values():
-    layer = hide_values(lambda: nn.Sequential(nn.Linear(4, int(torch.full((), 3.0).item()))))[0]
+    layer = build_on_meta(lambda: nn.Sequential(nn.Linear(4, int(torch.full((), 3.0).item()))))[0]
     assert layer.weight.is_meta
     assert layer.weight.shape == (3, 4)
     assert nn.Linear(2, 2).weight.device.type == "cpu"
@@ -140,4 +140,4 @@ def test_another_image_size_in_timm_keeps_the_layer():
 )
 def test_an_unknown_name_is_answered_with_the_nearest(reference, message):
     with pytest.raises(TrActValueError, match=message):
-        build_model(reference)
+        build_meta_model(reference)

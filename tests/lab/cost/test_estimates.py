@@ -12,7 +12,7 @@ from trainact.lab.cost.estimates import (
     read_throughputs,
 )
 from trainact.lab.cost.multiply_adds import estimate_cost
-from trainact.lab.models.builders import build_for_training
+from trainact.lab.models.build import build_model
 from trainact.lab.recipes.experiment import find_experiment, make_experiment
 from trainact.lab.recipes.recipe import Recipe, change_recipe, recipe_to_dict
 
@@ -21,7 +21,7 @@ SMALL = "cifar10-cpu-resnet-sgd"
 
 def test_the_work_of_a_run_is_that_of_its_network_and_images():
     recipe = find_experiment(SMALL).plan()[0]
-    network = build_for_training(recipe.model, 10, 3, 32)
+    network = build_model(recipe.model, 10, 3, 32)
     forward = estimate_cost(network, example_input=torch.zeros(1, 3, 32, 32)).forward
     assert recipe.schedule.epochs == 2
     assert count_run(recipe) == 2 * (20_000 * 3 * forward + 10_000 * forward)

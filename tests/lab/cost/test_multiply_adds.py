@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from trainact.lab.cost.multiply_adds import count_extra, count_forward, estimate_cost
 from trainact.lab.models.networks import build_network
-from trainact.lab.models.zoos import build_model, hide_values
+from trainact.lab.models.zoos import build_meta_model, build_on_meta
 from trainact.options import Precision
 from trainact.outer_products import sum_outer_products
 from trainact.rows import count_rows, patches_of_layer
@@ -60,7 +60,7 @@ def test_a_models_cost_is_counted_by_image_and_by_step():
 
 
 def test_attention_is_counted():
-    cost = estimate_cost(build_model("timm:vit_tiny_patch16_224").model)
+    cost = estimate_cost(build_meta_model("timm:vit_tiny_patch16_224").model)
     tokens, width, depth = 197, 192, 12
     block = 12 * tokens * width**2 + 2 * tokens**2 * width
     expected = 196 * 768 * width + depth * block + width * 1000
@@ -69,7 +69,7 @@ def test_attention_is_counted():
 
 @pytest.mark.parametrize("name", ["vit-cifar", "resnext50", "shufflenetv2"])
 def test_the_quick_count_of_a_forward_is_torchs_own(name):
-    model = hide_values(lambda: build_network(name, 100)).eval()
+    model = build_on_meta(lambda: build_network(name, 100)).eval()
     images = torch.zeros(1, 3, 32, 32, device="meta")
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:

@@ -24,7 +24,7 @@ from trainact.lab.data import ImageData, ImageTensor, load_data
 from trainact.lab.data.cache import cache_file
 from trainact.lab.environment import describe_environment
 from trainact.lab.files import write_atomically
-from trainact.lab.models.builders import build_for_training
+from trainact.lab.models.build import build_model
 from trainact.lab.randomness import seed_everything
 from trainact.lab.recipes.names import parse_whole_numbers
 from trainact.lab.recipes.recipe import DataFields, ModelFields, Recipe, change_recipe
@@ -127,7 +127,7 @@ def _collect_rows(data: ImageData, fields: DataFields, seed: int) -> Rows:
     standard = measure_standard(data, fields)
     (batch,) = EvaluationBatches(data.train.select(chosen), fields, standard, place).read()
     size = batch.images.shape[-1]
-    network = build_for_training(NETWORK, len(data.classes), CHANNELS, size)
+    network = build_model(NETWORK, len(data.classes), CHANNELS, size)
     (name,) = find_first_layers(network, torch.zeros(2, CHANNELS, size, size))
     seen: list[Tensor] = []
 

@@ -6,7 +6,7 @@ import json
 
 from trainact.errors import TrActValueError
 from trainact.lab.cost.multiply_adds import BATCH, ModelCost, estimate_cost
-from trainact.lab.models.zoos import NamedModel, build_model
+from trainact.lab.models.zoos import NamedModel, build_meta_model
 
 __all__ = ["add_arguments", "run"]
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise TrActValueError(
                 f"--{option.replace('_', '-')} takes a positive number; got {value}."
             )
-    named = build_model(arguments.model, arguments.image_size)
+    named = build_meta_model(arguments.model, arguments.image_size)
     cost = estimate_cost(named.model, batch=arguments.batch)
     print(_format_json(named, cost) if arguments.json else _format_text(named, cost))
     return 0

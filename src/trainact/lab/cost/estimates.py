@@ -18,10 +18,10 @@ import torch
 
 from trainact.lab.cost.multiply_adds import count_detector, count_forward
 from trainact.lab.data.published import ImageCounts, count_images
-from trainact.lab.models.builders import build_for_training
+from trainact.lab.models.build import build_model
 from trainact.lab.models.detection.faster_rcnn import DETECTOR
 from trainact.lab.models.networks import NETWORKS
-from trainact.lab.models.zoos import hide_values
+from trainact.lab.models.zoos import build_on_meta
 from trainact.lab.recipes.experiment import Experiment
 from trainact.lab.recipes.recipe import ModelFields, Recipe
 
@@ -147,7 +147,7 @@ def count_model(key: ModelKey) -> tuple[float, float] | None:
     fields = ModelFields(name, json.loads(arguments))
     if name == DETECTOR:
         return count_detector(fields.arguments, classes, size)
-    model = hide_values(lambda: build_for_training(fields, classes, CHANNELS, size)).eval()
+    model = build_on_meta(lambda: build_model(fields, classes, CHANNELS, size)).eval()
     forward = count_forward(model, torch.zeros(1, CHANNELS, size, size, device="meta"))
     return None if forward is None else (forward, forward)
 

@@ -37,7 +37,7 @@ from trainact.lab.models.detection.faster_rcnn import (
     VggBackbone,
     VggHead,
 )
-from trainact.lab.models.zoos import hide_values
+from trainact.lab.models.zoos import build_on_meta
 from trainact.lab.schema import build_table
 from trainact.overlapping_patches import LINE_ROWS
 from trainact.rows import PlainLayer, count_rows, patches_of_layer
@@ -190,9 +190,9 @@ def count_detector(
         image_size: pixels of the short side.
     """
     fields: FasterRcnnFields = build_table(FasterRcnnFields, arguments, "model.arguments")
-    backbone = hide_values(lambda: VggBackbone(fields.width))
+    backbone = build_on_meta(lambda: VggBackbone(fields.width))
     channels = STAGES[-1][0] * fields.width // WIDTH
-    head = hide_values(lambda: VggHead(channels, fields.hidden, fields.dropout))
+    head = build_on_meta(lambda: VggHead(channels, fields.hidden, fields.dropout))
     width = min(image_size * 4 // 3, fields.longest)
     image = torch.zeros(1, 3, image_size, width, device="meta")
     convolutions = count_forward(backbone, image)

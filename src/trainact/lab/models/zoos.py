@@ -1,33 +1,33 @@
-"""Models by name, from timm, torchvision and transformers, built without weights or values."""
+"""Models of timm, torchvision and transformers by name, with random weights or on meta."""
 
-import contextlib
 import difflib
 import importlib
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from trainact.errors import TrActValueError
 from trainact.lab.torchvision_import import import_torchvision
 
-__all__ = ["NamedModel", "build_model", "build_with_values", "hide_values", "list_names"]
+__all__ = ["NamedModel", "build_meta_model", "build_on_meta", "build_zoo_model", "list_names"]
 
 SOURCES = ("timm", "torchvision", "hf")
 
 
 class NamedModel(NamedTuple):
-    """A model and where it came from."""
+    """A model, its library and its name there."""
 
     source: str
     name: str
     model: nn.Module
 
 
-def build_model(reference: str, image_size: int | None = None, **config: Any) -> NamedModel:
+def build_meta_model(reference: str, image_size: int | None = None, **config: Any) -> NamedModel:
     """Build ``timm:NAME``, ``torchvision:NAME``, ``hf:NAME`` or a bare NAME on the meta device.
 
     A bare name is looked up in timm, then in torchvision. For transformers it is a model type
@@ -35,61 +35,51 @@ def build_model(reference: str, image_size: int | None = None, **config: Any) ->
 
     Args:
         reference: the name.
-        image_size: the side of the images, where the model's own default is not wanted.
+        image_size: side of the images; the model's default if None.
         config: changes to the Hugging Face config.
 
     Raises:
-        TrActValueError: there is no such source or model; the text names the nearest.
+        TrActValueError: there is no such source or model; the message names similar ones.
     """
     source, name = _resolve(reference)
     build = {"timm": _build_timm, "torchvision": _build_torchvision, "hf": _build_hf}[source]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = hide_values(lambda: build(name, image_size, config))
+        model = build_on_meta(lambda: build(name, image_size, config))
     return NamedModel(source, name, model)
 
 
-def build_with_values(source: str, name: str, image_size: int, /, **options: Any) -> nn.Module:
+def build_zoo_model(source: str, name: str, image_size: int, /, **options: Any) -> nn.Module:
     """Build a model of timm or torchvision with random weights.
 
     Raises:
-        TrActValueError: the source has no such model; the text names the nearest.
+        TrActValueError: the source has no such model; the message names similar ones.
     """
     source, name = _resolve(f"{source}:{name}")
     build = {"timm": _build_timm, "torchvision": _build_torchvision}[source]
     return build(name, image_size, options)
 
 
-def hide_values(build: Callable[[], nn.Module]) -> nn.Module:
-    """Build a model whose parameters have shapes but no values, so that its size costs nothing."""
+def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:
+    """Build a model on the meta device: its parameters have shapes but need no memory."""
     try:
         with torch.device("meta"):
             return build()
     except (NotImplementedError, RuntimeError):  # the constructor reads a value
-        with _parameters_on_meta():
+        hook = register_module_parameter_registration_hook(_move_to_meta)  # type: ignore[arg-type]
+        try:
             return build()
+        finally:
+            hook.remove()
 
 
-@contextlib.contextmanager
-def _parameters_on_meta() -> Iterator[None]:
-    """Send each parameter to the meta device at once when a module takes it."""
-    original = nn.Module.register_parameter
-
-    def register(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        original(module, name, parameter)
-        if parameter is not None:
-            empty = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
-            module._parameters[name] = empty
-
-    nn.Module.register_parameter = register  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        nn.Module.register_parameter = original  # type: ignore[method-assign]
+def _move_to_meta(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter:
+    del module, name
+    return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
 
 
 def list_names(source: str) -> list[str]:
-    """Return the names that ``source`` knows."""
+    """Return the names of all models of ``source``."""
     torchvision = import_torchvision()
     if source == "timm":
         return importlib.import_module("timm").list_models()

@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from trainact import accumulate
 from trainact.errors import TrActValueError
 from trainact.lab.metric import ACCURACY, Metric
-from trainact.lab.models.initial import build_model, hash_weights, load_initial_weights
+from trainact.lab.models.build import build_recipe_model, hash_weights, load_initial_weights
 from trainact.lab.models.pretrained import LoadedWeights
 from trainact.lab.randomness import capture_states, restore_states, seed_everything
 from trainact.lab.recipes.recipe import Recipe
@@ -89,7 +89,7 @@ class Session:
     @staticmethod
     def build(recipe: Recipe, data: Any) -> tuple[nn.Module, list[str]]:
         """Return the network and the names of its first layers, TrAct in them where it is on."""
-        return build_model(recipe, data)
+        return build_recipe_model(recipe, data)
 
     def load_weights(self) -> LoadedWeights | None:
         """Give the network its initial weights, where the recipe names a file; return which."""

@@ -11,12 +11,12 @@ from trainact.errors import TrActValueError
 from trainact.lab.data.images import Standard
 from trainact.lab.data.objects import DetectionData
 from trainact.lab.metric import MEAN_AVERAGE_PRECISION
+from trainact.lab.models.build import add_tract
 from trainact.lab.models.detection.faster_rcnn import (
     DETECTOR,
     describe_vgg_weights,
     make_faster_rcnn,
 )
-from trainact.lab.models.initial import put_tract
 from trainact.lab.models.pretrained import LoadedWeights
 from trainact.lab.recipes.recipe import Recipe
 from trainact.lab.training.batches import Batches
@@ -62,7 +62,7 @@ class DetectionSession(Session):
         backbone = network.get_submodule("backbone")
         found = find_first_layers(backbone, torch.zeros(1, 3, size, size))
         names = list(recipe.tract.layers) or [f"backbone.{name}" for name in found]
-        put_tract(network, names, recipe.tract)
+        add_tract(network, names, recipe.tract)
         return network, names
 
     def load_weights(self) -> LoadedWeights | None:
