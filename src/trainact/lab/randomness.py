@@ -1,4 +1,4 @@
-"""Random numbers that depend on names and counters, and the states that a resumed run needs."""
+"""Seeds derived from names and counters, and the states of the global generators."""
 
 import hashlib
 import random
@@ -12,7 +12,7 @@ __all__ = ["capture_states", "make_generator", "mix", "restore_states", "seed_ev
 
 
 def mix(*parts: int | str) -> int:
-    """Return a 63-bit seed that depends on every part, and on nothing else.
+    """Return a 63-bit seed that depends on all parts and on nothing else.
 
     >>> mix(0, "order", 1) == mix(0, "order", 1) != mix(0, "order", 2)
     True
@@ -37,7 +37,7 @@ def seed_everything(*parts: int | str) -> None:
 def capture_states() -> dict[str, Tensor]:
     """Return the states of all global generators, as tensors."""
     version, words, gauss = random.getstate()
-    if gauss is not None:  # only random.gauss leaves one behind
+    if gauss is not None:  # set by random.gauss
         words = (*words, int(np.float64(gauss).view(np.int64)))
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     del name
@@ -53,7 +53,7 @@ def capture_states() -> dict[str, Tensor]:
 
 
 def restore_states(states: dict[str, Any]) -> None:
-    """Put back what `capture_states` returned."""
+    """Restore the states that `capture_states` returned."""
     version, *words = states["python"].tolist()
     gauss = float(np.int64(words.pop()).view(np.float64)) if len(words) > 625 else None
     random.setstate((version, tuple(words), gauss))

@@ -88,7 +88,7 @@ def test_a_smoke_run_of_the_command_line_takes_a_folder_and_resumes(samples, tmp
 def test_without_its_images_or_its_weights_a_recipe_says_what_to_give(tmp_path, capsys):
     out = ["--out", str(tmp_path), "--arms", "plain", "--run.precision", "no"]
     assert main(["run", "deit3-vit-s-finetune-a", *out]) == 2
-    assert "imagenet is not fetched by itself" in capsys.readouterr().err
+    assert "imagenet is not downloaded automatically" in capsys.readouterr().err
     folder = write_folder(tmp_path / "set", {"train/a": 3, "train/b": 3, "val/a": 1, "val/b": 1})
     place = ["--data", str(folder)]
     assert main(["run", "deit3-vit-s-finetune-a", *out, *place]) == 2

@@ -65,7 +65,7 @@ def test_without_a_test_folder_a_fifth_of_each_class_is_kept_for_testing(tmp_pat
 
 def test_validation_images_that_are_not_sorted_into_classes_are_refused(tmp_path):
     root = write_folder(tmp_path / "set", {"train/a": 5, "train/b": 5, "val": 6, "test": 3})
-    with pytest.raises(DataError, match=r"val holds 6 images, but no folders of classes"):
+    with pytest.raises(DataError, match=r"val holds 6 images, but no class folders"):
         load(root)
 
 
@@ -252,7 +252,7 @@ def test_damaged_images_are_all_found_and_the_first_five_named(tmp_path):
         f"{number:03}.png" for number in range(5)
     ]
     assert "cannot be read as an image" in lines[1]
-    assert "is empty (0 bytes). Delete it" in lines[2]
+    assert "is empty (0 bytes). Delete or replace it" in lines[2]
     assert "is not an image that PIL can read" in lines[3]
     assert lines[6:] == ["  and 3 more"]
 
@@ -261,7 +261,9 @@ def test_a_stream_names_the_damaged_image_when_it_is_read(tmp_path):
     root = write_folder(tmp_path / "set", {"train/a": 2, "train/b": 1, "test/a": 1}, size=32)
     damage(root, 1)
     train = stream(root).train
-    with pytest.raises(DataError, match=r"train/a/000\.png cannot be read as an image.*Delete it"):
+    with pytest.raises(
+        DataError, match=r"train/a/000\.png cannot be read as an image.*Delete or replace it"
+    ):
         train.read(train.items[0])
     (root / "train/a/001.png").unlink()
     with pytest.raises(DataError, match=r"train/a/001\.png cannot be read \(No such file"):
@@ -278,7 +280,7 @@ def test_a_jpeg_that_is_cut_short_is_refused(tmp_path):
 
 def test_an_empty_class_is_named(tmp_path):
     root = write_folder(tmp_path / "set", {"train/a": 2, "train/b": 0, "test/a": 1})
-    with pytest.raises(DataError, match=r"the class folder .*train/b holds no image"):
+    with pytest.raises(DataError, match=r"the class folder .*train/b contains no image"):
         load(root)
 
 
@@ -295,7 +297,7 @@ def test_a_training_class_without_test_images_is_reported(tmp_path, caplog):
 
 
 def test_one_class_is_refused(tmp_path):
-    with pytest.raises(DataError, match="has 1 class; there must be at least two"):
+    with pytest.raises(DataError, match="has 1 class; a classifier needs at least two"):
         load(write_folder(tmp_path / "set", {"train/a": 2, "test/a": 1}))
 
 
@@ -304,7 +306,9 @@ def test_folders_without_classes_are_refused(tmp_path):
     with pytest.raises(DataError, match="has val, but no folder 'train'"):
         load(root)
     root = write_folder(tmp_path / "flat", {".": 2})
-    with pytest.raises(DataError, match=r"holds no folders\. Images lie in one folder a class"):
+    with pytest.raises(
+        DataError, match=r"contains no folders\. Images must be in one folder per class"
+    ):
         load(root)
 
 

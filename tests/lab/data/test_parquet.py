@@ -198,7 +198,7 @@ def test_a_hub_that_does_not_answer_leaves_its_own_cache(hub, monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", fail)
     with pytest.raises(
         DataError,
-        match=r"hub's owner/insects cannot be loaded \(ConnectionError: no network\); a folder of",
+        match=r"hub's owner/insects cannot be loaded \(ConnectionError: no network\); there is no folder of",
     ):
         load("owner/insects")
 
@@ -314,9 +314,7 @@ def test_names_of_nothing_are_answered_with_what_is_accepted(tmp_path):
     with pytest.raises(TrActValueError, match="unknown data set ''"):
         load("")
     (tmp_path / "a.zip").write_text("x")
-    with pytest.raises(
-        TrActValueError, match=r"a\.zip is a file of an unknown kind\. Accepted are"
-    ):
+    with pytest.raises(TrActValueError, match=r"a\.zip is a file of unknown type\. Accepted are"):
         load(tmp_path / "a.zip")
     for path in (tmp_path / "nowhere", "./nowhere", "nowhere.npz"):
         with pytest.raises(DataError, match=r"there is no file or folder .*nowhere"):

@@ -81,9 +81,9 @@ def test_held_out_images_are_never_trained_on_whatever_their_number(load):
         ({"train_images": 201}, r"data\.train_images is 201, but set has 200 training images\. "),
         (
             {"train_images": 171, "held_out": 30},
-            r"has 170 training images that are not held out \(data\.held_out is 30\)\. Ask for at",
+            r"has 170 training images that are not held out \(data\.held_out is 30\)\. Use at",
         ),
-        ({"test_images": 61}, r"data\.test_images is 61, but set has 60 test images\. Ask for at"),
+        ({"test_images": 61}, r"data\.test_images is 61, but set has 60 test images\. Use at"),
         ({"held_out": 200}, r"data\.held_out is 200, but set has 200 training images\. Hold out"),
     ],
 )

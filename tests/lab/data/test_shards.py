@@ -105,12 +105,12 @@ def test_grey_and_cmyk_images_become_rgb(root):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("label", r"n09999.jpg has no label beside it, n09999.cls"),
-        ("word", r"n09999.cls holds b'dog', which is not the number of a class"),
-        ("short", r"set-train-03\.tar is cut short: it has no end"),
+        ("label", r"n09999.jpg has no label n09999.cls"),
+        ("word", r"n09999.cls holds b'dog', which is not a class number"),
+        ("short", r"set-train-03\.tar is truncated: its end is missing"),
         ("gzip", r"cannot be read as an uncompressed tar file"),
         ("range", r"the label of test image 6 is 7; the 3 classes are numbered 0 to 2"),
-        ("train", r"has no shards to train on among 1\. Shards are named after their part"),
+        ("train", r"has no train shards among 1 files\. The names of shards contain the split"),
         ("absent", r"there is no shard .*set-train-07\.tar"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trainact.lab.data import DataError, load_data
-from trainact.lab.data.annotation import CLASSES, parse_annotation
+from trainact.lab.data.voc import CLASSES, parse_annotation
 from trainact.lab.recipes.recipe import DataFields
 from trainact.lab.training.batches import Place
 from trainact.lab.training.detection.batches import DetectionBatches, SceneDataset, make_target
@@ -48,17 +48,17 @@ def test_an_image_may_show_nothing():
     [
         (write_annotation(write_object("dog", (20, 1, 10, 5))), "a dog has an empty box (xmin 20,"),
         (write_annotation(write_object("dog", (5, 9, 9, 8))), "empty box (xmin 5, ymin 9, xmax 9"),
-        (write_annotation(write_object("dog", (61, 1, 70, 5))), "a dog lies outside the image of"),
+        (write_annotation(write_object("dog", (61, 1, 70, 5))), "a dog is outside the image of"),
         (write_annotation(write_object("dgo", (1, 1, 2, 2))), "class 'dgo'; did you mean 'dog'"),
         (write_annotation(write_object("dog", ("a", 1, 2, 2))), "bndbox/xmin is 'a', not a number"),
         (write_annotation(write_object("dog", ("nan", 1, 2, 2))), "bndbox/xmin is 'nan', not a"),
         (write_annotation(width=0), "the image's size is 0 x 48"),
         ("<annotation></annotation>", "a.xml lacks size/width in its annotation"),
-        (write_annotation()[:-3], "a.xml is not XML"),
-        ("", "a.xml is not XML"),
+        (write_annotation()[:-3], "a.xml is not valid XML"),
+        ("", "a.xml is not valid XML"),
         (
             '<!DOCTYPE a [<!ENTITY b "ha">]>' + write_annotation(),
-            "a.xml has a document type, which no annotation",
+            "a.xml has a document type; annotations of VOC have none",
         ),
     ],
 )
@@ -125,12 +125,12 @@ def test_the_fingerprint_tells_another_box_and_another_image(tmp_path):
         (lambda root: (root / "JPEGImages/000002.jpg").unlink(), "000002.jpg is missing"),
         (lambda root: (root / "Annotations/000002.xml").unlink(), "000002.xml is missing"),
         (lambda root: (root / "Annotations/000002.xml").write_bytes(b"\xff\xfe"), "cannot be read"),
-        (lambda root: (root / "ImageSets/Main/test.txt").unlink(), "come in two archives"),
+        (lambda root: (root / "ImageSets/Main/test.txt").unlink(), "are two archives"),
         (lambda root: (root / "ImageSets/Main/test.txt").write_text(" "), "names no image"),
         (lambda root: (root / "ImageSets/Main/test.txt").write_text("1\n1"), "an image twice"),
-        (lambda root: (root / "ImageSets/Main/test.txt").write_text("000000"), "both to train on"),
+        (lambda root: (root / "ImageSets/Main/test.txt").write_text("000000"), "in both trainval and test"),
         (lambda root: (root / "ImageSets/Main/test.txt").write_text("../x"), "'../x', which is not"),
-        (lambda root: (root / "ImageSets/Main").rename(root / "x"), "holds no VOCdevkit/VOC2007"),
+        (lambda root: (root / "ImageSets/Main").rename(root / "x"), "contains no VOCdevkit/VOC2007"),
     ],
 )  # fmt: skip
 def test_a_set_that_is_not_whole_says_what_is_wrong(tmp_path, spoil, message):
@@ -143,7 +143,7 @@ def test_too_few_images_and_no_folder_are_named(tmp_path):
     make_voc(tmp_path)
     with pytest.raises(DataError, match=r"data.train_images is 7, but voc2007 has 6"):
         load(tmp_path, train_images=7)
-    with pytest.raises(DataError, match="nothing is left to train on"):
+    with pytest.raises(DataError, match="no image is left to train on"):
         load(tmp_path, held_out=6)
     with pytest.raises(DataError, match=r"data.folder is empty.*VOCtrainval"):
         load("")
@@ -153,7 +153,7 @@ def test_a_set_without_an_easy_object_is_refused(tmp_path):
     root = make_voc(tmp_path, test=1)
     text = write_annotation(write_object("cat", (1, 1, 9, 9), difficult=True))
     (root / "Annotations" / "000006.xml").write_text(text)
-    with pytest.raises(DataError, match="no test image shows an object that is not difficult"):
+    with pytest.raises(DataError, match="no test image has an object that is not difficult"):
         load(tmp_path)
 
 

@@ -11,7 +11,6 @@ from trainact.errors import TrActValueError
 from trainact.lab.models.networks import build_network
 from trainact.lab.models.networks.layers import Concat, ConvNorm
 from trainact.lab.models.networks.nasnet import Halve
-from trainact.lab.models.networks.patch_norm import DualPatchNorm, PatchNorm
 from trainact.lab.models.networks.residual import (
     BasicBlock,
     BlockOptions,
@@ -20,7 +19,7 @@ from trainact.lab.models.networks.residual import (
     SqueezeExcite,
 )
 from trainact.lab.models.networks.shufflenet import shuffle_channels
-from trainact.lab.models.networks.vit import CifarViT
+from trainact.lab.models.networks.vit import CifarViT, DualPatchNorm, PatchNorm
 from trainact.lab.models.networks.wide_resnet import WideBlock, WideResNet
 from trainact.lab.torchvision_import import import_torchvision
 
@@ -57,7 +56,9 @@ def test_the_vit_keeps_its_size_unless_both_norms_are_asked_for():
     assert count_parameters(CifarViT()) == 6_268_810
     assert count_parameters(CifarViT(patch_norm="patch")) == 6_268_810
     assert count_parameters(CifarViT(patch_norm="dual")) == 6_268_810 + 2 * 48 + 2 * 384
-    with pytest.raises(TrActValueError, match="patch_norm takes none, patch, dual; got 'both'"):
+    with pytest.raises(
+        TrActValueError, match="patch_norm must be one of none, patch, dual; got 'both'"
+    ):
         CifarViT(patch_norm="both")
 
 
@@ -215,7 +216,7 @@ def test_the_class_token_of_deit3_begins_as_upstreams():
 
 
 def test_an_image_that_no_patches_make_is_refused():
-    with pytest.raises(TrActValueError, match="30 pixels cannot be cut into 8 x 8 patches"):
+    with pytest.raises(TrActValueError, match="30 pixels cannot be divided into 8 x 8 patches"):
         CifarViT(image_size=30)
     with pytest.raises(TrActValueError, match="heads must divide the width; got 12 and 64"):
         CifarViT(width=64)

@@ -53,7 +53,7 @@ def test_a_classifier_of_another_size_is_drawn_anew(tmp_path):
     assert loaded.replaced == ("4.weight", "4.bias")
     assert torch.equal(network[4].weight, before)
     assert torch.equal(network[0].weight, source[0].weight)
-    assert "drawn anew for another number of classes: 4.weight, 4.bias" in loaded.describe()
+    assert "random for another number of classes: 4.weight, 4.bias" in loaded.describe()
 
 
 def test_positions_are_resized_as_timm_does_it(tmp_path):
@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_refused_and_told_or_left_out(tmp_path):
     assert "model.weights_strict=false" in text
     loaded = load_weights(network, path, strict=False)
     assert loaded.missing == ("0.weight", "0.bias")
-    assert "missing and drawn anew: 0.weight, 0.bias; not used: extra.weight" in loaded.describe()
+    assert "missing and random: 0.weight, 0.bias; not used: extra.weight" in loaded.describe()
 
 
 def test_files_that_are_no_weights_are_refused(tmp_path):
@@ -112,7 +112,7 @@ def test_files_that_are_no_weights_are_refused(tmp_path):
     torch.save({"rate": 3}, tmp_path / "b.pth")
     torch.save({"weight": torch.nn.Linear(2, 2)}, tmp_path / "c.pth")  # needs code to unpickle
     for name, message in (("a.safetensors", "cannot be read as weights"),
-                          ("b.pth", "holds no weights by name"),
+                          ("b.pth", "holds no named weights"),
                           ("c.pth", "cannot be read as weights")):  # fmt: skip
         with pytest.raises(TrActValueError, match=message):
             read_weights(tmp_path / name)
@@ -129,7 +129,7 @@ def test_a_file_is_found_by_arm_seed_and_pattern(tmp_path):
         (ModelFields(weights=pattern, pretraining="plain"), "there is no .*plain-400ep-seed3"),
         (ModelFields(weights=str(file), pretraining="plain"), "write {pretraining} where"),
         (ModelFields(pretraining="plain"), "give their file as --model.weights"),
-        (ModelFields(weights=f"{tmp_path}/*/*"), "2 files fit"),
+        (ModelFields(weights=f"{tmp_path}/*/*"), "2 files match"),
     ):
         (folder / "other").write_bytes(b"x")
         with pytest.raises(TrActValueError, match=message):

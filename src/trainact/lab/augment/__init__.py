@@ -1,1 +1,1 @@
-"""What is random about an image? Crops, policies, colour and mixtures."""
+"""Data augmentation: crops, policies, colour changes, mixup and CutMix."""

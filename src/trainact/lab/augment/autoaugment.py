@@ -1,7 +1,7 @@
-"""AutoAugment: the policy found for CIFAR-10 by Cubuk et al. (2019), for a batch of images.
+"""AutoAugment for a batch of images, with the policy of Cubuk et al. (2019) for CIFAR-10.
 
-Each image gets one of 25 pairs of operations, and does each of the two with its own probability;
-where an operation has two directions, a coin decides. Strengths are steps from 0 to 9.
+Each image gets one of 25 pairs of operations. Each operation of the pair is applied with its own
+probability and, if it has a direction, with a random sign. Magnitudes are steps from 0 to 9.
 """
 
 from collections.abc import Callable
@@ -26,11 +26,11 @@ from trainact.lab.augment.warp import rotate, shear_x, shear_y, translate_x, tra
 
 __all__ = ["CIFAR10_POLICY", "OPERATIONS", "Operation", "apply_policy", "find_probabilities"]
 
-LARGEST_SHIFT = 150 / 331  # of the side: the largest of the paper, 150 pixels of 331
+LARGEST_SHIFT = 150 / 331  # of the side; 150 of 331 pixels in the paper
 
 
 class Operation(NamedTuple):
-    """What one operation does to images [N, C, H, W] at a step [N], -9 to 9."""
+    """A function of images [N, C, H, W] and steps [N], -9 to 9, and whether it has a direction."""
 
     apply: Callable[[Tensor, Tensor], Tensor]
     has_direction: bool
@@ -60,7 +60,7 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 Choice = tuple[str, float, int]
-"""An operation, its probability and its step; the step is 0 where there is nothing to choose."""
+"""An operation, its probability and its step; the step is 0 if the operation has none."""
 
 CIFAR10_POLICY: tuple[tuple[Choice, Choice], ...] = (
     (("invert", 0.1, 0), ("contrast", 0.2, 6)),
@@ -97,13 +97,13 @@ def find_probabilities(pair: Tensor) -> Tensor:
 
 
 def apply_policy(images: Tensor, pair: Tensor, applied: Tensor, negative: Tensor) -> Tensor:
-    """Do to each image what its pair of operations says, all images of one operation together.
+    """Apply to each image its pair of operations, all images of one operation together.
 
     Args:
-        images: [N, C, H, W], uint8, grey or in colour.
-        pair: int64 [N], a row of the policy for each image, on the CPU as all choices.
-        applied: bool [N, 2], which of the two operations take place.
-        negative: bool [N, 2], which go the other way, where they have a direction.
+        images: [N, C, H, W], uint8, grey or RGB.
+        pair: int64 [N], the row of the policy for each image; on the CPU like the next two.
+        applied: bool [N, 2], which of the two operations are applied.
+        negative: bool [N, 2], which have a negative sign, if they have a direction.
 
     Returns:
         [N, C, H, W], uint8.

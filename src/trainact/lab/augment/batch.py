@@ -1,7 +1,7 @@
-"""Augmentation of a batch in memory: every image has its own crop, angle and operations.
+"""Augmentation of a batch in memory: each image has its own crop, angle and operations.
 
-The choices are drawn on the CPU for the whole batch of a step; each rank applies those of its own
-images. So the images that are trained on depend neither on the device nor on the number of ranks.
+The random choices are drawn on the CPU for the whole batch of a step, and each rank applies those
+of its own images. The result depends neither on the device nor on the number of ranks.
 """
 
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ class Draws:
         padding: black pixels around an image before it is cropped.
         top: int64 [N], the first row of the crop, 0 to 2 ``padding``.
         left: int64 [N], the first column of the crop.
-        flip: bool [N], whether left and right are exchanged.
+        flip: bool [N], whether the image is flipped horizontally.
         angle: float64 [N], degrees, anticlockwise.
         pair: int64 [N], the image's row of the AutoAugment policy.
-        applied: bool [N, 2], which of the row's two operations take place; none without a policy.
-        negative: bool [N, 2], which of them go the other way, where they have a direction.
+        applied: bool [N, 2], which of the row's two operations are applied; none without a policy.
+        negative: bool [N, 2], which of them have a negative sign, if they have a direction.
     """
 
     padding: int
@@ -61,20 +61,19 @@ class Draws:
 def draw_augmentation(count: int, fields: DataFields, generator: torch.Generator) -> Draws:
     """Draw the choices for ``count`` images.
 
-    Everything is drawn whatever the fields say, so that two recipes that differ in the policy
-    have the same crops.
+    All choices are always drawn, so two recipes that differ in the policy have the same crops.
 
     Args:
         count: images of the whole batch, over all ranks.
-        fields: which augmentation, and how much.
-        generator: of the CPU; the only source of randomness.
+        fields: the kinds and strengths of augmentation.
+        generator: a CPU generator, the only source of randomness.
 
     Raises:
-        TrActValueError: the fields ask for what a batch in memory cannot have.
+        TrActValueError: a field needs images that are read one by one.
     """
     if single := fields.find_single():
         raise TrActValueError(
-            f"{single} needs images one by one, in their own sizes: set data.storage='stream'."
+            f"{single} needs images in their original sizes: set data.storage='stream'."
         )
     padding = fields.crop_padding if fields.crop == "pad" else 0
     top, left = torch.randint(2 * padding + 1, (2, count), generator=generator)
@@ -94,7 +93,7 @@ def draw_augmentation(count: int, fields: DataFields, generator: torch.Generator
 
 
 def augment(images: Tensor, draws: Draws) -> Tensor:
-    """Crop, mirror, rotate and apply the policy, in this order, each image by its own draws.
+    """Crop, flip, rotate and apply the policy, in this order, each image by its own draws.
 
     Args:
         images: [N, C, H, W], uint8, on any device.
@@ -105,8 +104,8 @@ def augment(images: Tensor, draws: Draws) -> Tensor:
 
     Raises:
         TrActTypeError: the images are not uint8.
-        TrActValueError: the images are not a batch of as many as there are draws, or have a number
-            of channels that the policy does not take.
+        TrActValueError: the numbers of images and draws differ, or the policy does not accept the
+            number of channels.
     """
     if images.dtype != torch.uint8:
         raise TrActTypeError(f"augment takes images of uint8; got {images.dtype}.")

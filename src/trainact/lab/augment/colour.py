@@ -1,7 +1,7 @@
-"""Changes of the pixel values of a batch of images, each image by its own amount.
+"""Colour operations on a batch of images, each image with its own strength.
 
-Mixtures are counted in tenths and in whole numbers, which float32 holds exactly: every device gives
-the same bytes. Fractions are cut off, as in PIL.
+Blending factors are whole tenths and values are integers, which float32 represents exactly: every
+device gives the same bytes. Fractions are truncated, as in PIL.
 """
 
 import torch
@@ -21,7 +21,7 @@ __all__ = [
 
 
 def invert(images: Tensor) -> Tensor:
-    """Return the negatives of images [N, C, H, W], uint8."""
+    """Return the inverted images [N, C, H, W], uint8."""
     return 255 - images
 
 
@@ -37,9 +37,9 @@ def posterize(images: Tensor, bits: Tensor) -> Tensor:
 
 
 def stretch_contrast(images: Tensor) -> Tensor:
-    """Stretch each channel of images [N, C, H, W] so that it reaches from 0 to 255.
+    """Stretch each channel of images [N, C, H, W] to the range 0 to 255 (AutoContrast).
 
-    A channel of one value stays as it is. This is AutoContrast.
+    A channel of constant value is unchanged.
     """
     low, high = torch.aminmax(images.flatten(2).float(), dim=2, keepdim=True)
     flat = high == low
@@ -50,10 +50,10 @@ def stretch_contrast(images: Tensor) -> Tensor:
 
 
 def equalize(images: Tensor) -> Tensor:
-    """Spread the values of each channel of images [N, C, H, W] evenly, as PIL does.
+    """Equalize the histogram of each channel of images [N, C, H, W], as PIL does.
 
-    A value becomes the number of darker pixels, in units of 1/255 of all but the brightest pixels;
-    where such a unit is less than one pixel, the channel stays as it is.
+    A value becomes the number of darker pixels, in units of 1/255 of all but the brightest pixels.
+    If this unit is less than one pixel, the channel is unchanged.
     """
     values = images.flatten(2).long()
     counts = values.new_zeros(*values.shape[:2], 256)
@@ -67,12 +67,12 @@ def equalize(images: Tensor) -> Tensor:
 
 
 def adjust_brightness(images: Tensor, tenths: Tensor) -> Tensor:
-    """Mix images [N, C, H, W] with black; ``tenths`` [N], -9 to 9, for a factor 0.1 to 1.9."""
+    """Blend images [N, C, H, W] with black; ``tenths`` [N], -9 to 9, are factors 0.1 to 1.9."""
     return _mix(images, _per_image(tenths, images), 0)
 
 
 def adjust_colour(images: Tensor, tenths: Tensor) -> Tensor:
-    """Mix images [N, C, H, W] with their grey selves; ``tenths`` as for the brightness."""
+    """Blend images [N, C, H, W] with their grey versions; ``tenths`` as for brightness."""
     if images.shape[1] == 1:
         return images
     tenths = _per_image(tenths, images)
@@ -80,18 +80,18 @@ def adjust_colour(images: Tensor, tenths: Tensor) -> Tensor:
 
 
 def adjust_contrast(images: Tensor, tenths: Tensor) -> Tensor:
-    """Mix images [N, C, H, W] with their mean grey; ``tenths`` as for the brightness."""
+    """Blend images [N, C, H, W] with their mean grey; ``tenths`` as for brightness."""
     tenths = _per_image(tenths, images)
     grey = images if images.shape[1] == 1 else _to_grey(images)
     total = grey.long().sum((1, 2, 3), keepdim=True)
-    share = -(-tenths * total // grey[0].numel())  # rounded up, so that the difference is cut
+    share = -(-tenths * total // grey[0].numel())  # rounded up, so that the difference is truncated
     return _mix(images, tenths, share)
 
 
 def adjust_sharpness(images: Tensor, tenths: Tensor) -> Tensor:
-    """Mix images [N, C, H, W] with smoother ones, borders apart; ``tenths`` as for the brightness.
+    """Blend images [N, C, H, W], except borders, with smooth ones; ``tenths`` as for brightness.
 
-    A smooth pixel is the mean of nine, of which the one in the middle counts five times.
+    A smooth pixel is the mean of nine, in which the centre has weight five.
     """
     if min(images.shape[-2:]) <= 2:
         return images
@@ -111,13 +111,13 @@ def _per_image(amount: Tensor, images: Tensor) -> Tensor:
 
 
 def _mix(images: Tensor, tenths: Tensor, other: Tensor | int) -> Tensor:
-    """Return (1 + tenths / 10) images - other / 10, cut to whole numbers from 0 to 255."""
+    """Return (1 + tenths / 10) images - other / 10, truncated to integers from 0 to 255."""
     mixed = images.float() * (10 + tenths) - other
-    return ((mixed + 0.5) / 10).clamp_(0, 255).to(torch.uint8)  # a half: no tenth is near a border
+    return ((mixed + 0.5) / 10).clamp_(0, 255).to(torch.uint8)  # a half avoids rounding errors
 
 
 def _to_grey(images: Tensor) -> Tensor:
-    """Return the luma of images [N, 3, H, W], whole numbers in float32, [N, 1, H, W]."""
+    """Return the luma of images [N, 3, H, W], integers in float32, [N, 1, H, W]."""
     red, green, blue = images.float().split(1, dim=1)
     return ((2989 * red + 5870 * green + 1140 * blue + 0.5) / 10_000).floor_()
 

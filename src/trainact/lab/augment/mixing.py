@@ -1,11 +1,11 @@
-"""Mixup and CutMix: a batch is mixed with itself in reverse order, one mixture a batch.
+"""Mixup and CutMix: a batch is mixed with itself in reverse order, with one draw per batch.
 
 Zhang, Cisse, Dauphin, Lopez-Paz: mixup: Beyond Empirical Risk Minimization, 2018.
 Yun et al.: CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features,
 2019.
 
-The formulas are those of timm's ``Mixup`` in its mode "batch". The draws depend on the seed, the
-epoch and the step alone, and a rank holds both images of each pair: `share_pairs`.
+The formulas are those of timm's ``Mixup`` in mode "batch". The draws depend only on the seed, the
+epoch and the step, and a rank holds both images of each pair (`share_pairs`).
 """
 
 from typing import NamedTuple
@@ -25,8 +25,8 @@ class Mixture(NamedTuple):
     """How a batch is mixed.
 
     Attributes:
-        weight: of an image itself, in its own mixture; the rest is its partner's.
-        box: (top, bottom, left, right) of what the partner gives, for CutMix; None for mixup.
+        weight: weight of the image itself; that of its partner is 1 - ``weight``.
+        box: (top, bottom, left, right) of the partner's pixels, for CutMix; None for mixup.
     """
 
     weight: float
@@ -36,14 +36,14 @@ class Mixture(NamedTuple):
 def draw_mixture(fields: DataFields, height: int, width: int, *place: int | str) -> Mixture:
     """Draw the mixture of a batch of images [N, C, height, width].
 
-    With both ``fields.mixup`` and ``fields.cutmix`` a coin decides between them. A box of CutMix
-    may reach over the border; the weight is that of what lies inside.
+    If both ``fields.mixup`` and ``fields.cutmix`` are set, each is chosen with probability 1/2. A
+    box of CutMix is clipped at the border, and the weight is computed from the clipped box.
 
     Args:
-        fields: the parameters of the two Beta distributions; 0 for none.
+        fields: the parameters of the two Beta distributions; 0 disables mixup or CutMix.
         height: of the images.
         width: of the images.
-        place: what the draws depend on: seed, epoch, step.
+        place: seed, epoch and step, which the draws depend on.
     """
     generator = np.random.default_rng(mix(*place))
     cut = fields.cutmix > 0 and (not fields.mixup or generator.random() < 0.5)
@@ -61,7 +61,7 @@ def draw_mixture(fields: DataFields, height: int, width: int, *place: int | str)
 
 
 def mix_images(images: Tensor, mixture: Mixture) -> Tensor:
-    """Return images [N, C, H, W], each mixed with the one at its place from the end."""
+    """Return images [N, C, H, W]; image i is mixed with image N - 1 - i."""
     if mixture.box is None:
         return images * mixture.weight + images.flip(0) * (1 - mixture.weight)
     top, bottom, left, right = mixture.box
@@ -71,16 +71,16 @@ def mix_images(images: Tensor, mixture: Mixture) -> Tensor:
 
 
 def mix_labels(labels: Tensor, num_classes: int, mixture: Mixture) -> Tensor:
-    """Return the shares of the classes, float32 [N, classes], of mixed images with labels [N]."""
+    """Return soft labels, float32 [N, classes], of mixed images with labels [N]."""
     own = F.one_hot(labels, num_classes).float()
     return own * mixture.weight + own.flip(0) * (1 - mixture.weight)
 
 
 def share_pairs(count: int, rank: int, ranks: int) -> Tensor:
-    """Return the places [M] of a rank's images in a batch of ``count``.
+    """Return the indices [M] of a rank's images in a batch of ``count``.
 
-    Image i and its partner ``count - 1 - i`` go to one rank, at opposite ends of its share: mixing
-    the share is mixing the batch.
+    Image i and its partner ``count - 1 - i`` go to the same rank, at opposite ends of its share, so
+    mixing each share equals mixing the batch.
 
     >>> [share_pairs(7, rank, 2).tolist() for rank in (0, 1)]
     [[0, 1, 5, 6], [2, 3, 4]]

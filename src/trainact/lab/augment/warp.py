@@ -1,7 +1,8 @@
-"""Nearest-pixel moves of a batch of images, each image by its own amount, black where nothing was.
+"""Geometric operations on a batch of images, each image with its own strength.
 
-Source pixels are found in whole numbers, coefficients as multiples of 2⁻³²: every device, and every
-way of cutting a batch, gives the same bytes. A pixel i covers [i, i + 1), with its centre at i + ½.
+They use nearest-neighbour interpolation and fill with black. Source pixels are computed in
+integers, with coefficients as multiples of 2⁻³²: every device, and every split of a batch, gives
+the same bytes. Pixel i covers [i, i + 1), with its centre at i + ½.
 """
 
 import torch
@@ -14,13 +15,13 @@ FRACTION_BITS = 32
 
 
 def crop_and_flip(images: Tensor, top: Tensor, left: Tensor, flip: Tensor, padding: int) -> Tensor:
-    """Surround each image with ``padding`` black pixels, cut one of its size out, and mirror it.
+    """Pad each image with black, crop it to its original size, and flip it horizontally.
 
     Args:
         images: [N, C, H, W], uint8.
-        top: [N], the first row of the cut, 0 to 2 ``padding``.
-        left: [N], the first column of the cut, 0 to 2 ``padding``.
-        flip: [N], bool, whether left and right are exchanged after the cut.
+        top: [N], the first row of the crop, 0 to 2 ``padding``.
+        left: [N], the first column of the crop, 0 to 2 ``padding``.
+        flip: [N], bool, whether the crop is flipped.
         padding: black pixels on every side.
 
     Returns:
@@ -44,25 +45,25 @@ def rotate(images: Tensor, angle: Tensor) -> Tensor:
 
 
 def shear_x(images: Tensor, slope: Tensor) -> Tensor:
-    """Shift each row of images [N, C, H, W] left by ``slope`` [N] times its way from the top."""
+    """Shift each row of images [N, C, H, W] left by ``slope`` [N] times its distance from top."""
     one, zero = torch.ones_like(slope), torch.zeros_like(slope)
     return _warp(images, (one, slope, zero), (zero, one, zero))
 
 
 def shear_y(images: Tensor, slope: Tensor) -> Tensor:
-    """Shift each column of images [N, C, H, W] up by ``slope`` [N] times its way from the left."""
+    """Shift each column of images [N, C, H, W] up by ``slope`` [N] times its distance from left."""
     one, zero = torch.ones_like(slope), torch.zeros_like(slope)
     return _warp(images, (one, zero, zero), (slope, one, zero))
 
 
 def translate_x(images: Tensor, pixels: Tensor) -> Tensor:
-    """Move images [N, C, H, W] right by ``pixels`` [N], cut to whole pixels."""
+    """Move images [N, C, H, W] right by ``pixels`` [N], truncated to integers."""
     one, zero = torch.ones_like(pixels), torch.zeros_like(pixels)
     return _warp(images, (one, zero, -pixels.trunc()), (zero, one, zero))
 
 
 def translate_y(images: Tensor, pixels: Tensor) -> Tensor:
-    """Move images [N, C, H, W] down by ``pixels`` [N], cut to whole pixels."""
+    """Move images [N, C, H, W] down by ``pixels`` [N], truncated to integers."""
     one, zero = torch.ones_like(pixels), torch.zeros_like(pixels)
     return _warp(images, (one, zero, zero), (zero, one, -pixels.trunc()))
 
@@ -72,7 +73,7 @@ Line = tuple[Tensor, Tensor, Tensor]
 
 
 def _warp(images: Tensor, x_source: Line, y_source: Line) -> Tensor:
-    """Take every pixel from where ``x_source`` and ``y_source`` say."""
+    """Take every pixel from the coordinates of ``x_source`` and ``y_source``."""
     height, width = images.shape[-2:]
     columns = _find_pixels(x_source, height, width, images.device).clamp_(-1, width)
     rows = _find_pixels(y_source, height, width, images.device).clamp_(-1, height)
@@ -80,12 +81,12 @@ def _warp(images: Tensor, x_source: Line, y_source: Line) -> Tensor:
 
 
 def _find_pixels(line: Line, height: int, width: int, device: torch.device) -> Tensor:
-    """Return the whole part of the source coordinate of every pixel, int64 [N, H, W]."""
+    """Return the integer part of the source coordinate of every pixel, int64 [N, H, W]."""
     a, b, c = (
         torch.round(coefficient.double() * 2**FRACTION_BITS).long().to(device)
         for coefficient in line
     )
-    # twice the coordinates: pixel centres are odd numbers of half pixels
+    # twice the coordinates, in which pixel centres are odd integers
     along_x = a[:, None] * (2 * torch.arange(width, device=device) + 1)
     along_y = b[:, None] * (2 * torch.arange(height, device=device) + 1) + 2 * c[:, None]
     return (along_y[:, :, None] + along_x[:, None, :]).bitwise_right_shift_(FRACTION_BITS + 1)
@@ -95,7 +96,7 @@ def _look_up(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Return the pixels of images [N, C, H', W'] at rows and columns, broadcast to [N, H, W]."""
     count, channels, height, width = images.shape
     small = images.numel() < 2**31
-    dtype = torch.int32 if small else torch.int64  # flat lookups by int32 are the fastest by far
+    dtype = torch.int32 if small else torch.int64  # flat lookups by int32 are the fastest
     inside = rows.to(dtype) * width + columns.to(dtype)
     planes = torch.arange(count * channels, dtype=dtype, device=images.device) * (height * width)
     index = planes.view(count, channels, 1, 1) + inside[:, None]

@@ -1,4 +1,4 @@
-"""Image data sets by name."""
+"""Image data sets: names, files and downloads to labelled images."""
 
 from trainact.lab.data.images import DataError, ImageData, Images, ImageStream, ImageTensor
 from trainact.lab.data.sources import load_data

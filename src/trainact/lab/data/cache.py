@@ -1,7 +1,7 @@
-"""Data sets that were obtained once, each as one safetensors file in the user's cache.
+"""The cache of downloaded data sets: one safetensors file each.
 
-The folder is ``$TRAINACT_CACHE``, or ``~/.cache/trainact``. A file appears whole or not at all, and
-holds the checksum of its tensors, which is verified on reading.
+The folder is ``$TRAINACT_CACHE``, or ``~/.cache/trainact``. A file is written atomically and holds
+the checksum of its tensors, which is verified on reading.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ LOCK_SECONDS = 1800
 
 
 def cache_file(name: str) -> Path:
-    """Return where the data set is kept, whether or not it is there."""
+    """Return the cache file of a data set, whether or not it exists."""
     folder = os.environ.get("TRAINACT_CACHE")
     return Path(folder or "~/.cache/trainact").expanduser() / f"{name}.safetensors"
 
@@ -77,13 +77,13 @@ def set_aside(name: str, reason: DataError, note: Note) -> None:
 
 @contextlib.contextmanager
 def lock_cache(name: str) -> Iterator[None]:
-    """Let one process at a time obtain a data set; where no lock can be had, let all."""
+    """Let one process at a time download a data set; without a lock if none can be created."""
     import filelock
 
     file = cache_file(name).with_suffix(".lock")
     lock = filelock.FileLock(file, timeout=LOCK_SECONDS)
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # of which filelock's Timeout is one
+        with contextlib.suppress(OSError):  # includes filelock.Timeout
             file.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(lock)
         yield

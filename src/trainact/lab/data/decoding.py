@@ -1,4 +1,4 @@
-"""From encoded bytes to RGB pixels, at their own size or at a given one."""
+"""Decode image files with PIL: bytes to RGB pixels, at their own size or a given one."""
 
 import io
 from typing import Any
@@ -10,45 +10,45 @@ from trainact.lab.data.images import DataError
 
 __all__ = ["fit_picture", "open_picture", "picture_to_tensor", "tensor_to_picture"]
 
-MEND = (
-    "Delete it or put the image there again; a run that began with it must then begin again, in "
-    "another folder, because its images are no longer the same."
+REMEDY = (
+    "Delete or replace it; a run that was started with it must then be started again in another "
+    "folder, because its images are no longer the same."
 )
 
 
 def open_picture(encoded: bytes, name: str) -> Any:
-    """Return the PIL image in RGB; of several frames the first; not turned as its EXIF may say.
+    """Return the PIL image in RGB: the first frame, without the rotation of its EXIF data.
 
     Args:
-        encoded: the content of an image file, of any format that PIL reads.
-        name: what an error calls it.
+        encoded: the content of an image file in any format that PIL reads.
+        name: for error messages.
 
     Raises:
-        DataError: the bytes are no image, or not all of one.
+        DataError: the bytes are not a complete image.
     """
     from PIL import Image, UnidentifiedImageError
 
     if not encoded:
-        raise DataError(f"{name} is empty (0 bytes). {MEND}")
+        raise DataError(f"{name} is empty (0 bytes). {REMEDY}")
     try:
         with Image.open(io.BytesIO(encoded)) as picture:
-            return _turn_to_rgb(picture, name)
+            return _convert_to_rgb(picture, name)
     except DataError:
         raise
     except UnidentifiedImageError as error:
-        raise DataError(f"{name} is not an image that PIL can read. {MEND}") from error
+        raise DataError(f"{name} is not an image that PIL can read. {REMEDY}") from error
     except Exception as error:  # PIL's readers raise almost anything for damaged files
         raise DataError(
-            f"{name} cannot be read as an image ({type(error).__name__}: {error}). It may be cut "
-            f"short. {MEND}"
+            f"{name} cannot be read as an image ({type(error).__name__}: {error}). It may be "
+            f"truncated. {REMEDY}"
         ) from error
 
 
 def fit_picture(picture: Any, size: int) -> Any:
-    """Return a PIL image with its short side scaled to ``size``, and the middle square cut out.
+    """Return the centre crop of a PIL image whose short side is scaled to ``size``.
 
-    Pixel for pixel what torchvision's ``resize`` (bilinear, with antialiasing) and ``center_crop``
-    give, so images in memory are those that a stream is tested on.
+    Every pixel equals that of torchvision's ``resize`` (bilinear, with antialiasing) and
+    ``center_crop``, so images in memory equal the test images of a stream.
     """
     from PIL import Image
 
@@ -75,14 +75,14 @@ def tensor_to_picture(pixels: Tensor) -> Any:
     return Image.fromarray(pixels.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy())
 
 
-def _turn_to_rgb(picture: Any, name: str) -> Any:
-    """Return the picture in RGB: transparency is dropped, 16-bit grey keeps its high byte."""
+def _convert_to_rgb(picture: Any, name: str) -> Any:
+    """Return the image in RGB: transparency is dropped, 16-bit grey keeps its high byte."""
     if picture.mode.startswith("I;16"):
         return _take_high_bytes(picture).convert("RGB")
     if picture.mode in {"I", "F"}:
         raise DataError(
-            f"{name} has grey values of 32 bits (PIL mode {picture.mode}), whose range is not "
-            "known. Save it with 8 bits a channel."
+            f"{name} has grey values of 32 bits (PIL mode {picture.mode}) of unknown range. Save "
+            "it with 8 bits per channel."
         )
     if picture.mode == "P":
         picture = picture.convert("RGBA")  # PIL warns about transparent palettes otherwise

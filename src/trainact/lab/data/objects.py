@@ -1,4 +1,4 @@
-"""Images with objects in them, each a box and a class."""
+"""Images annotated with objects for detection; an object is a box and a class."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,12 @@ __all__ = ["AnnotatedImage", "DetectionData", "Objects"]
 
 @dataclass(frozen=True, eq=False)
 class Objects:
-    """What an image shows.
+    """The objects of an image.
 
     Attributes:
         boxes: float32 [N, 4], left, top, right, bottom in pixels; the image is [0, W] x [0, H].
         labels: int64 [N], from 0.
-        difficult: bool [N]; neither trained on nor counted in a test.
+        difficult: bool [N]; excluded from training and from the evaluation.
     """
 
     boxes: Tensor
@@ -33,7 +33,7 @@ class Objects:
         return Objects(self.boxes[chosen], self.labels[chosen], self.difficult[chosen])
 
     def flip(self, width: int) -> "Objects":
-        """Return the objects as they are in the mirror image of an image so wide.
+        """Return the objects of the horizontally flipped image of this width.
 
         >>> boxes = torch.tensor([[10.0, 5.0, 30.0, 9.0]])
         >>> objects = Objects(boxes, torch.tensor([0]), torch.tensor([False]))
@@ -50,11 +50,11 @@ class AnnotatedImage:
     """An image file and its objects.
 
     Attributes:
-        name: what a reader calls it.
-        file: where it lies.
-        width: pixels, as the annotation says; the file must agree when it is read.
+        name: for messages.
+        file: its path.
+        width: pixels, from the annotation; must match the file when it is read.
         height: likewise.
-        objects: all of them, difficult ones too.
+        objects: all of them, including difficult ones.
     """
 
     name: str
@@ -66,14 +66,14 @@ class AnnotatedImage:
 
 @dataclass(frozen=True, eq=False)
 class DetectionData:
-    """A data set of objects to find.
+    """A data set for object detection.
 
     Attributes:
-        name: what a reader calls it.
-        train: images to train on.
-        test: images to test on.
+        name: for messages and records.
+        train: training images.
+        test: test images.
         classes: names, in the order of the labels.
-        fingerprint: hexadecimal SHA-256 of names, sizes of files, and objects.
+        fingerprint: hexadecimal SHA-256 of names, file sizes and objects.
     """
 
     name: str
@@ -88,5 +88,5 @@ class DetectionData:
                 raise DataError(f"{self.name} has no {part} images.")
             if not any(bool((~image.objects.difficult).any()) for image in images):
                 raise DataError(
-                    f"{self.name}: no {part} image shows an object that is not difficult."
+                    f"{self.name}: no {part} image has an object that is not difficult."
                 )

@@ -1,9 +1,11 @@
-"""Images in Arrow tables: parquet files as the Hugging Face hub has them, or its own tables."""
+"""Images in Arrow tables: parquet files in the layout of the Hugging Face hub, or its tables."""
 
+import contextlib
 import glob
 import json
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,23 +18,23 @@ from trainact.lab.data.decoding import open_picture
 from trainact.lab.data.images import DataError, ImageStream, Note
 from trainact.lab.data.selection import Parts, note_unused
 
-__all__ = ["TableReader", "find_parquet", "parts_from_tables", "read_parquet"]
+__all__ = ["TableReader", "find_parquet", "hide_bars", "parts_from_tables", "read_parquet"]
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
 INNER_FOLDERS = ("data", "plain_text", "default")
 IMAGE_COLUMNS = ("img", "image")
 IN_MEMORY = 2**30
-"""Bytes of a split's files beyond which it is not read into memory."""
+"""Largest size of a split's files, in bytes, that is read into memory."""
 LABEL_COLUMNS = ("label", "fine_label", "labels")
 
 
 @dataclass(frozen=True, eq=False)
 class TableReader:
-    """Reads the images of a column, which holds their encoded bytes.
+    """Reads the images of a column of encoded bytes.
 
     Attributes:
         column: pyarrow chunked array of {bytes, path} or of bytes.
-        origin: what an error calls the table.
+        origin: name of the table, for error messages.
     """
 
     column: Any
@@ -45,7 +47,7 @@ class TableReader:
         return open_picture(b"" if encoded is None else encoded.to_pybytes(), self._name(row, name))
 
     def describe(self, row: int) -> tuple[str, int]:
-        """Return the path that the table notes for an image, or its row, and its size in bytes."""
+        """Return the path of an image in the table, or else its row, and its size in bytes."""
         encoded, path = self._find(row)
         return path or str(row), 0 if encoded is None else encoded.size
 
@@ -62,7 +64,7 @@ class TableReader:
 
 
 def find_parquet(folder: Path) -> dict[str, list[Path]]:
-    """Return the parquet files of each split, in the folder or where the hub keeps them in it."""
+    """Return the parquet files of each split, in the folder or in the hub's subfolders."""
     for place in (folder, *(folder / name for name in (*INNER_FOLDERS, folder.resolve().name))):
         files = sorted(place.glob("*.parquet"))
         splits = {
@@ -79,8 +81,8 @@ def read_parquet(folder: Path, files: Mapping[str, list[Path]], note: Note) -> P
     """Return the images of a folder's parquet files.
 
     Args:
-        folder: names the data set.
-        files: those of each split, as `find_parquet` gives them.
+        folder: its name is that of the data set.
+        files: the files of each split, from `find_parquet`.
         note: receives messages for the user.
 
     Raises:
@@ -93,10 +95,10 @@ def read_parquet(folder: Path, files: Mapping[str, list[Path]], note: Note) -> P
 def parts_from_tables(
     name: str, tables: Mapping[str, Callable[[], Any]], origin: str, note: Note
 ) -> Parts:
-    """Return the training and the test images of pyarrow tables, made by a function a split.
+    """Return the training and the test images of pyarrow tables, given one function per split.
 
-    Test images are those of the first of `TEST_SPLITS` that is there and has labels; the hub keeps
-    some with -1 in place of every label.
+    Test images are those of the first of `TEST_SPLITS` that exists and has labels; on the hub, some
+    splits have the label -1 for every image.
 
     Raises:
         DataError: there is no such split, or a table has no images or no labels.
@@ -119,7 +121,7 @@ def parts_from_tables(
 
 
 def _read_files(files: list[Path]) -> Any:
-    """Return the table of some files: in memory, or where they are many on the disk."""
+    """Return the table of some files, in memory or, if they are large, memory-mapped."""
     if sum(file.stat().st_size for file in files) > IN_MEMORY:
         return _map_files(files)
     import pyarrow
@@ -133,19 +135,19 @@ def _read_files(files: list[Path]) -> Any:
             tables.append(pyarrow.parquet.read_table(file, columns=columns))
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(
-                f"{file} cannot be read as parquet ({error}). Obtain it again."
+                f"{file} cannot be read as parquet ({error}). Download it again."
             ) from error
     return pyarrow.concat_tables(tables)
 
 
 def _map_files(files: list[Path]) -> Any:
-    """Return a table that lies on the disk, in the cache of ``datasets``, which all ranks share."""
+    """Return a memory-mapped table in the cache of ``datasets``, which all ranks share."""
     try:
         import datasets
     except ImportError as error:
         raise DataError(
-            f"{files[0].parent} holds more than is kept in memory, and the library 'datasets', "
-            "which keeps it on the disk, is not installed: pip install datasets"
+            f"{files[0].parent} is too large to be read into memory, and the library 'datasets', "
+            "which maps it from disk, is not installed: pip install datasets"
         ) from error
     import pyarrow
     import pyarrow.parquet
@@ -154,13 +156,29 @@ def _map_files(files: list[Path]) -> Any:
         schema = pyarrow.parquet.read_schema(files[0])
         columns = [_find_image_column(schema, files[0]), _find_label_column(schema, files[0])]
         paths = [glob.escape(str(file)) for file in files]
-        return datasets.Dataset.from_parquet(paths, columns=columns).data.table
+        with hide_bars():
+            return datasets.Dataset.from_parquet(paths, columns=columns).data.table
     except (pyarrow.ArrowException, OSError, datasets.exceptions.DatasetsError) as error:
         reason = " ".join(str(error.__cause__ or error).split())[:200]
         raise DataError(
-            f"{files[0]} and {len(files) - 1} more cannot be read as parquet ({reason}). Obtain "
-            "them again, or, if there is no room for the cache of 'datasets', make some."
+            f"{files[0]} and {len(files) - 1} more cannot be read as parquet ({reason}). Download "
+            "them again, or free disk space if the cache of 'datasets' has none left."
         ) from error
+
+
+@contextlib.contextmanager
+def hide_bars() -> Iterator[None]:
+    """Hide the progress bars of ``datasets`` unless standard error is a terminal."""
+    import datasets
+
+    if sys.stderr.isatty() or datasets.are_progress_bars_disabled():
+        yield
+        return
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets.enable_progress_bars()
 
 
 def _make_stream(table: Any, origin: str) -> ImageStream:
@@ -176,7 +194,7 @@ def _make_stream(table: Any, origin: str) -> ImageStream:
 
 
 def _find_image_column(schema: Any, origin: Any) -> str:
-    """Return the column of {bytes, path}; or of bytes, if it is called img or image."""
+    """Return the column of {bytes, path}, or of bytes if it is named img or image."""
     import pyarrow.types as kinds
 
     for field in schema:
@@ -187,13 +205,13 @@ def _find_image_column(schema: Any, origin: Any) -> str:
         if binary and field.name in IMAGE_COLUMNS:
             return field.name
     raise DataError(
-        f"{origin}: no column of images ({{bytes, path}}, or bytes called img or image) among "
+        f"{origin}: no column of images ({{bytes, path}}, or bytes named img or image) among "
         f"{', '.join(schema.names)}."
     )
 
 
 def _find_label_column(schema: Any, origin: Any) -> str:
-    """Return the column called label, fine_label or labels, or the only one of whole numbers."""
+    """Return the column named label, fine_label or labels, or the only one of integers."""
     import pyarrow.types as kinds
 
     whole = [field.name for field in schema if kinds.is_integer(field.type)]
@@ -203,13 +221,13 @@ def _find_label_column(schema: Any, origin: Any) -> str:
     if len(whole) == 1:
         return whole[0]
     raise DataError(
-        f"{origin}: no column of labels (whole numbers called label, fine_label or labels) among "
+        f"{origin}: no column of labels (integers named label, fine_label or labels) among "
         f"{', '.join(schema.names)}."
     )
 
 
 def _name_classes(table: Any, labels: Tensor) -> tuple[str, ...]:
-    """Return the names that the hub's metadata give to the labels, or the numbers."""
+    """Return the class names of the hub's metadata, or else the numbers of the labels."""
     metadata = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
     features = metadata.get("info", {}).get("features", {})
     names = features.get(_find_label_column(table.schema, ""), {}).get("names")

@@ -1,10 +1,10 @@
-"""Which photograph is this crop from: a data set that is there without a download.
+"""Crops of eight photographs, to be classified by photograph; needs no download.
 
-Eight colour photographs lie in the wheel of scikit-image. Each is cut into cells of 64 x 64 pixels;
-a quarter of the cells, drawn at random, is for the test images, an eighth for held-out images, and
-the others are for training. A crop of 32 x 32 pixels lies within one cell, so that two parts never
-share a pixel. No crop is drawn twice, and none that is almost of one grey (the black around the
-retina, the clear sky above the rocket): its photograph could not be told.
+The photographs are part of scikit-image. Each is divided into cells of 64 x 64 pixels: a quarter of
+the cells, drawn at random, is for test images, an eighth for held-out images, and the others are
+for training. A crop of 32 x 32 pixels is inside one cell, so two parts never share a pixel. No crop
+is drawn twice, and crops of almost constant grey (the black around the retina, the clear sky above
+the rocket) are never drawn: their photograph could not be recognised.
 """
 
 import importlib.resources
@@ -34,17 +34,18 @@ TRAIN_CROPS = 6000
 TEST_CROPS = 2000
 CELL = 64
 CROP = 32
-LEAST_DEVIATION = 2  # of the grey values of a crop, which go from 0 to 255
+LEAST_DEVIATION = 2  # of the grey values of a crop, in [0, 255]
 SEED = 2410
 
 
 def draw_crops(train: int, test: int, held_out: int = 0) -> dict[str, ImageTensor]:
-    """Return so many crops for each of ``PARTS``, always the same ones.
+    """Return the given number of crops for each of ``PARTS``, always the same ones.
 
-    Classes take turns, so they are equally frequent; fewer crops are the first of more.
+    The classes alternate, so they are equally frequent. A smaller number gives the first crops of a
+    larger one.
 
     Raises:
-        DataError: a photograph has not so many crops, or scikit-image is not installed.
+        DataError: a photograph has too few crops, or scikit-image is not installed.
     """
     counts = dict(zip(PARTS, (train, test, held_out), strict=True))
     crops: dict[str, list[Tensor]] = {part: [] for part in PARTS}
@@ -53,22 +54,22 @@ def draw_crops(train: int, test: int, held_out: int = 0) -> dict[str, ImageTenso
         roles = _assign_cells(photo, SEED + label)
         rough = _find_rough_corners(photo)
         for number, part in enumerate(PARTS):
-            corners = _shuffle_corners(rough & _lie_within(roles == number), SEED + label)
+            corners = _shuffle_corners(rough & _find_corners_within(roles == number), SEED + label)
             share = (counts[part] - label + len(FILES) - 1) // len(FILES)
             if share > len(corners):
                 raise DataError(
                     f"photos: {name} has {len(corners)} {part} crops, but {counts[part]} {part} "
-                    f"images of {len(FILES)} classes need {share}. Ask for fewer."
+                    f"images of {len(FILES)} classes need {share}. Use fewer."
                 )
             crops[part].append(_cut(photo, corners[:share]))
-    return {part: _take_turns(crops[part]) for part in PARTS}
+    return {part: _alternate(crops[part]) for part in PARTS}
 
 
 def _read_photo(name: str) -> Tensor:
-    """Return a photograph, uint8 [3, H, W], from the installed package; nothing is downloaded."""
+    """Return a photograph of the installed package, uint8 [3, H, W]."""
     if importlib.util.find_spec("skimage") is None:
         raise DataError(
-            "the data set 'photos' is made of photographs in scikit-image, which is not "
+            "the data set 'photos' consists of photographs in scikit-image, which is not "
             "installed: pip install scikit-image"
         )
     file = importlib.resources.files("skimage") / "data" / name
@@ -78,7 +79,7 @@ def _read_photo(name: str) -> Tensor:
 
 
 def _assign_cells(photo: Tensor, seed: int) -> Tensor:
-    """Return for each cell the number of its part, int64 [H // CELL, W // CELL]."""
+    """Return the index of the part of each cell, int64 [H // CELL, W // CELL]."""
     rows, columns = (side // CELL for side in photo.shape[1:])
     order = torch.randperm(rows * columns, generator=torch.Generator().manual_seed(seed))
     num_test, num_held_out = len(order) // 4, len(order) // 8
@@ -89,10 +90,10 @@ def _assign_cells(photo: Tensor, seed: int) -> Tensor:
 
 
 def _find_rough_corners(photo: Tensor) -> Tensor:
-    """Return whether the crop with a corner there varies, bool [rows * CELL, columns * CELL].
+    """Return where the crop with this upper left corner varies enough, bool [rows, columns].
 
-    Only corners of crops within the picture count. Sums over crops are differences of a running
-    sum in whole numbers, hence exact.
+    Rows and columns cover all cells; corners of crops that leave the photograph are False. Sums
+    over crops are differences of cumulative sums of integers, hence exact.
     """
     grey = photo.long().sum(dim=0)  # three times the grey value
     sums, squares = _sum_crops(grey), _sum_crops(grey**2)
@@ -106,20 +107,20 @@ def _find_rough_corners(photo: Tensor) -> Tensor:
 
 def _sum_crops(values: Tensor) -> Tensor:
     """Return the sum of each crop's values, [H - CROP + 1, W - CROP + 1] from [H, W]."""
-    running = torch.nn.functional.pad(values.cumsum(0).cumsum(1), (1, 0, 1, 0))
-    high, low = running[CROP:], running[:-CROP]
+    cumulative = torch.nn.functional.pad(values.cumsum(0).cumsum(1), (1, 0, 1, 0))
+    high, low = cumulative[CROP:], cumulative[:-CROP]
     return high[:, CROP:] - high[:, :-CROP] - low[:, CROP:] + low[:, :-CROP]
 
 
-def _lie_within(chosen: Tensor) -> Tensor:
-    """Return corners of crops that lie in one chosen cell, bool [rows * CELL, columns * CELL]."""
+def _find_corners_within(chosen: Tensor) -> Tensor:
+    """Return the corners of crops inside one chosen cell, bool [rows * CELL, columns * CELL]."""
     cell = torch.zeros(CELL, CELL, dtype=torch.long)
     cell[: CELL - CROP + 1, : CELL - CROP + 1] = 1
     return torch.kron(chosen.long(), cell).bool()
 
 
 def _shuffle_corners(allowed: Tensor, seed: int) -> Tensor:
-    """Return the places where ``allowed`` holds, int64 [N, 2], in an order given by the seed."""
+    """Return the positions where ``allowed`` is True, int64 [N, 2], shuffled by the seed."""
     corners = torch.nonzero(allowed)
     return corners[torch.randperm(len(corners), generator=torch.Generator().manual_seed(seed))]
 
@@ -130,8 +131,8 @@ def _cut(photo: Tensor, corners: Tensor) -> Tensor:
     return windows[:, corners[:, 0], corners[:, 1]].transpose(0, 1).contiguous()
 
 
-def _take_turns(crops: list[Tensor]) -> ImageTensor:
-    """Return the crops of all classes: first of each class its first, then its second, ..."""
+def _alternate(crops: list[Tensor]) -> ImageTensor:
+    """Return the crops of all classes: the first of each class, then the second of each, ..."""
     labels = torch.cat([torch.full((len(c),), label) for label, c in enumerate(crops)])
     turns = torch.cat([torch.arange(len(c)) for c in crops])
     order = torch.argsort(turns * len(crops) + labels)

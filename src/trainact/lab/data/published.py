@@ -1,4 +1,4 @@
-"""How many images and classes the named data sets have as they are published."""
+"""Published numbers of images and classes of the named data sets."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ __all__ = ["ImageCounts", "count_images"]
 
 @dataclass(frozen=True)
 class ImageCounts:
-    """What a run would see of a data set."""
+    """Numbers of images and classes that a run uses, and the image size."""
 
     train: int
     test: int
     classes: int
-    size: int  # pixels of a side
+    size: int  # pixels per side
 
 
 PUBLISHED = {
@@ -26,12 +26,12 @@ PUBLISHED = {
     "stanford_cars": ImageCounts(8144, 8041, 196, 224),
     "voc2007": ImageCounts(5011, 4952, 20, 600),
 }
-"""Sets that their users have somewhere, as they are published (Flowers-102: to train on, its
-training and validation images)."""
+"""Data sets that users provide themselves (Flowers-102: trained on its training and validation
+images)."""
 
 
 def count_images(fields: DataFields) -> ImageCounts | None:
-    """Return how many images a recipe uses; None where only the data themselves can tell.
+    """Return how many images a recipe uses; None for a data set of unknown size.
 
     >>> count_images(DataFields("cifar10", train_images=20000))
     ImageCounts(train=20000, test=10000, classes=10, size=32)

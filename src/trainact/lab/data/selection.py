@@ -1,4 +1,4 @@
-"""Which images of a data set a run uses: fewer of them, and some held out of training."""
+"""Select the images of a run: subsets of a data set, and images held out of training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from trainact.lab.recipes.recipe import DataFields
 
 __all__ = ["Parts", "order_by_class", "select_images", "note_unused"]
 
-SEED = 0  # not the run's: all runs of a comparison see the same images
+SEED = 0  # not the run's seed: all runs of a comparison use the same images
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """A data set as its source gives it: all images, in memory or not."""
+    """All images of a data set, before a selection, in memory or as streams."""
 
     name: str
     train: Images
@@ -34,13 +34,13 @@ def note_unused(splits: Sequence[str], origin: object, note: Note) -> None:
 
 
 def select_images(parts: Parts, fields: DataFields) -> tuple[Images, Images]:
-    """Return the images to train on and to test on.
+    """Return the training and the test images.
 
-    Held-out images are chosen before the others, so ``train_images`` never brings one of them into
-    training. Fewer images are always a part of more, and classes keep their proportions.
+    Held-out images are selected before the training images, so ``train_images`` never adds one of
+    them. A smaller selection is a subset of a larger one, and classes keep their proportions.
 
     Raises:
-        DataError: there are not so many images.
+        DataError: there are fewer images than selected.
     """
     name, num_held_out = parts.name, fields.held_out
     order = order_by_class(parts.train.labels)
@@ -60,10 +60,10 @@ def select_images(parts: Parts, fields: DataFields) -> tuple[Images, Images]:
 
 
 def order_by_class(labels: Tensor) -> Tensor:
-    """Return a shuffle of all indices [N] of which every beginning has the classes' proportions.
+    """Return shuffled indices [N], every prefix of which keeps the proportions of the classes.
 
-    Each class is shuffled and spread evenly over the whole: its k-th of n images stands at the
-    place (k + 1/2) / n. Equally large classes thus take turns.
+    Each class is shuffled and spread evenly: the k-th of its n images has the position
+    (k + 1/2) / n. Classes of equal size thus alternate.
     """
     generator = torch.Generator().manual_seed(SEED)
     places = torch.empty(len(labels), dtype=torch.float64)
@@ -77,7 +77,7 @@ def order_by_class(labels: Tensor) -> Tensor:
 
 
 def _take(images: Images, indices: Tensor) -> Images:
-    """Return the images at ``indices`` in the order of the data set."""
+    """Return the images at ``indices``, in the order of the data set."""
     if len(indices) == len(images):
         return images
     return images.select(indices.sort().values)
@@ -89,6 +89,6 @@ def _check_count(field: str, wanted: int, present: int, name: str, held_out: int
     part = field.removeprefix("data.").removesuffix("_images").replace("train", "training")
     left = f" that are not held out (data.held_out is {held_out})" if held_out else ""
     raise DataError(
-        f"{field} is {wanted}, but {name} has {present} {part} images{left}. Ask for at most "
+        f"{field} is {wanted}, but {name} has {present} {part} images{left}. Use at most "
         f"{present}, or 0 for all."
     )

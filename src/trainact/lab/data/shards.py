@@ -1,7 +1,7 @@
 """Images in WebDataset shards: uncompressed tar files of pairs KEY.jpg and KEY.cls.
 
-The archives are indexed once, with the place of each image in its file. From then on any image can
-be read by itself, so that shuffling, resuming and sharing over ranks are those of all streams.
+The archives are indexed once, with the offset of each image in its file. Any image can then be
+read directly, so shuffling, resuming and distribution over ranks work as for all streams.
 """
 
 import glob
@@ -24,13 +24,13 @@ __all__ = ["ShardItem", "ShardReader", "expand_braces", "find_shards", "read_sha
 TEST_WORDS = ("test", "val", "valid", "validation")
 PICTURES = ("jpg", "jpeg", "png", "webp", "ppm")
 LAYOUT = (
-    "Shards are named after their part: imagenet-train-0000.tar and imagenet-val-0000.tar, or "
-    "train/0000.tar and val/0000.tar."
+    "The names of shards contain the split: imagenet-train-0000.tar and imagenet-val-0000.tar, "
+    "or train/0000.tar and val/0000.tar."
 )
 
 
 class ShardItem(NamedTuple):
-    """Where an image lies: the number of its shard, its first byte, its size, and its name."""
+    """An image in a shard: the index of its shard, its offset and size in bytes, its name."""
 
     shard: int
     offset: int
@@ -40,7 +40,7 @@ class ShardItem(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardReader:
-    """Reads images by their places in tar files."""
+    """Reads images by their offsets in tar files."""
 
     files: tuple[str, ...]
 
@@ -63,10 +63,10 @@ class ShardReader:
 def find_shards(reference: str) -> list[Path]:
     """Return the tar files of a folder, or of names with ``{000..146}``, ``{train,val}`` or ``*``.
 
-    Several such names may be joined by ``::``. Nothing is found where the text means no shards.
+    Several names may be joined by ``::``. The list is empty if the text does not refer to shards.
 
     Raises:
-        DataError: a file that is named is not there.
+        DataError: a named file does not exist.
     """
     folder = Path(reference).expanduser()
     if folder.is_dir():
@@ -84,7 +84,7 @@ def find_shards(reference: str) -> list[Path]:
 
 
 def expand_braces(text: str) -> Iterator[str]:
-    """Give the texts that braces stand for, as a shell does.
+    """Yield the expansions of braces, as a shell does.
 
     >>> list(expand_braces("{a,b}-{08..10}.tar"))[:4]
     ['a-08.tar', 'a-09.tar', 'a-10.tar', 'b-08.tar']
@@ -104,7 +104,7 @@ def expand_braces(text: str) -> Iterator[str]:
 
 
 def read_shards(name: str, files: Sequence[Path], note: Note) -> Parts:
-    """Return the training and test images of shards; their names say of which part they are.
+    """Return the training and test images of shards; their names contain the split.
 
     Classes are the numbers from 0 to the largest training label.
 
@@ -114,7 +114,7 @@ def read_shards(name: str, files: Sequence[Path], note: Note) -> Parts:
     parts = {part: [f for f in files if _find_part(f) == part] for part in ("train", "test")}
     for part, found in parts.items():
         if not found:
-            raise DataError(f"{name} has no shards to {part} on among {len(files)}. {LAYOUT}")
+            raise DataError(f"{name} has no {part} shards among {len(files)} files. {LAYOUT}")
     train, test = (_make_stream(parts[part]) for part in ("train", "test"))
     classes = tuple(str(label) for label in range(int(train.labels.max()) + 1))
     empty = len(classes) - len(train.labels.unique())
@@ -124,7 +124,7 @@ def read_shards(name: str, files: Sequence[Path], note: Note) -> Parts:
 
 
 def _find_part(file: Path) -> str:
-    """Return train, test, or nothing, by the words of the file's name and then of its folder's."""
+    """Return train, test or an empty string, from the words of the file name, then its folder."""
     for text in (file.name, file.parent.name):
         words = re.split(r"[^a-z]+", text.lower())
         if "train" in words:
@@ -142,13 +142,13 @@ def _make_stream(files: Sequence[Path]) -> ImageStream:
             items.append(item)
             labels.append(label)
     if not items:
-        raise DataError(f"{files[0]} and {len(files) - 1} more hold no image. {LAYOUT}")
+        raise DataError(f"{files[0]} and {len(files) - 1} more contain no image. {LAYOUT}")
     reader = ShardReader(tuple(map(str, files)))
     return ImageStream(reader, tuple(items), torch.tensor(labels, dtype=torch.int64))
 
 
 def _index(shard: int, file: Path) -> list[tuple[ShardItem, int]]:
-    """Return the images of an archive in its order, and their labels."""
+    """Return the images and labels of an archive, in its order."""
     pictures: dict[str, ShardItem] = {}
     labels: dict[str, int] = {}
     try:
@@ -165,16 +165,16 @@ def _index(shard: int, file: Path) -> list[tuple[ShardItem, int]]:
                     labels[key] = _read_label(content.read() if content else b"", file, member.name)
     except (tarfile.TarError, OSError, EOFError) as error:
         raise DataError(
-            f"{file} cannot be read as an uncompressed tar file ({error}). It may be cut short; "
-            "fetch it again."
+            f"{file} cannot be read as an uncompressed tar file ({error}). It may be truncated; "
+            "download it again."
         ) from error
     with file.open("rb") as opened:
         opened.seek(-min(tarfile.BLOCKSIZE, file.stat().st_size), 2)
         if any(opened.read()):  # an archive ends with empty blocks
-            raise DataError(f"{file} is cut short: it has no end. Fetch it again.")
+            raise DataError(f"{file} is truncated: its end is missing. Download it again.")
     for key, item in pictures.items():
         if key not in labels:
-            raise DataError(f"{file}: {item.name} has no label beside it, {key}cls.")
+            raise DataError(f"{file}: {item.name} has no label {key}cls.")
     return [(item, labels[key]) for key, item in pictures.items()]
 
 
@@ -183,5 +183,5 @@ def _read_label(content: bytes, file: Path, name: str) -> int:
         return int(content)
     except ValueError as error:
         raise DataError(
-            f"{file}: {name} holds {content[:20]!r}, which is not the number of a class."
+            f"{file}: {name} holds {content[:20]!r}, which is not a class number."
         ) from error

@@ -1,4 +1,4 @@
-"""Images in memory or read one by one, and the way from one to the other."""
+"""Store images in memory or as streams, and convert between the two."""
 
 import contextlib
 import hashlib
@@ -19,14 +19,14 @@ from trainact.lab.recipes.recipe import DataFields
 
 __all__ = ["TensorReader", "decode_streams", "store_images"]
 
-MEMORY_LIMIT = 2 * 1024**3  # bytes of pixels that are decoded unasked
+MEMORY_LIMIT = 2 * 1024**3  # bytes of pixels that storage='auto' decodes
 CHUNK = 512  # images decoded at a time
 REPORT_SECONDS = 10  # between two messages about the progress of decoding
 
 
 @dataclass(frozen=True, eq=False)
 class TensorReader:
-    """Reads rows of images that are in memory, uint8 [N, C, H, W], as an `ImageStream` does."""
+    """Reads images in memory, uint8 [N, C, H, W], one by one for an `ImageStream`."""
 
     images: Tensor
 
@@ -35,7 +35,7 @@ class TensorReader:
         return tensor_to_picture(self.images[row])
 
     def describe(self, row: int) -> tuple[str, int]:
-        """Return the SHA-256 of the image, which has no name, and its size in bytes."""
+        """Return the SHA-256 of the image, as it has no name, and its size in bytes."""
         pixels = self.images[row].contiguous().numpy()
         return hashlib.sha256(pixels.data).hexdigest(), pixels.nbytes
 
@@ -43,13 +43,13 @@ class TensorReader:
 def store_images(
     train: Images, test: Images, fields: DataFields, note: Note
 ) -> tuple[Images, Images]:
-    """Return both parts as ``fields.storage`` says, at ``fields.image_size`` if in memory.
+    """Return both parts stored as in ``fields.storage``, at ``fields.image_size`` if in memory.
 
-    With "auto" images go to memory if all their pixels take at most `MEMORY_LIMIT` and no
-    field needs the originals one by one, as ``crop="resized"`` does.
+    With "auto", images are held in memory if all pixels need at most `MEMORY_LIMIT` and no field
+    needs the original images, as ``crop="resized"`` does.
 
     Raises:
-        DataError: an image cannot be read, or sizes differ and none is asked for.
+        DataError: an image cannot be read, or sizes differ and ``fields.image_size`` is 0.
     """
     storage = fields.storage
     if storage == "auto":
@@ -63,20 +63,20 @@ def store_images(
 
 
 def decode_streams(streams: Sequence[ImageStream], size: int, note: Note) -> list[ImageTensor]:
-    """Return all images of each stream, uint8 [N, 3, size, size]; ``size`` 0 is the images' own.
+    """Return all images of each stream, uint8 [N, 3, size, size]; ``size`` 0 keeps their own.
 
     Raises:
-        DataError: images cannot be read (all are tried first), or those of a stream differ in size.
+        DataError: images cannot be read (all are tried first), or differ in size in a stream.
     """
     bad: list[DataError] = []
     decoded = [_decode_stream(stream, size, bad, note) for stream in streams]
     if bad:
-        raise DataError(_report_bad(bad, sum(map(len, streams)))) from bad[0].__cause__
+        raise DataError(_format_bad(bad, sum(map(len, streams)))) from bad[0].__cause__
     return decoded
 
 
 def _decode_stream(stream: ImageStream, size: int, bad: list[DataError], note: Note) -> ImageTensor:
-    """Return the images; to ``bad`` is added why some cannot be read."""
+    """Return the images; append the errors of those that cannot be read to ``bad``."""
     images = torch.empty((0, 3, size, size), dtype=torch.uint8)
     with contextlib.closing(_decode_all(stream, size, note)) as results:
         for at, result in enumerate(results):
@@ -86,7 +86,7 @@ def _decode_stream(stream: ImageStream, size: int, bad: list[DataError], note: N
             if not len(images):
                 images = torch.empty((len(stream), *result.shape), dtype=torch.uint8)
             if result.shape != images.shape[1:]:
-                raise DataError(_report_sizes(stream, at, images.shape, result.shape))
+                raise DataError(_format_sizes(stream, at, images.shape, result.shape))
             images[at] = result
     return ImageTensor(images, stream.labels)
 
@@ -111,23 +111,23 @@ def _decode(read: Any, size: int, item: Any) -> Tensor | DataError:
     return picture_to_tensor(fit_picture(picture, size) if size else picture)
 
 
-def _report_bad(bad: list[DataError], total: int) -> str:
+def _format_bad(bad: list[DataError], total: int) -> str:
     lines = [f"  {error}" for error in bad[:5]]
     if len(bad) > 5:
         lines.append(f"  and {len(bad) - 5} more")
     return "\n".join([f"{len(bad)} of {total} images cannot be read:", *lines])
 
 
-def _report_sizes(stream: ImageStream, at: int, first: torch.Size, other: torch.Size) -> str:
+def _format_sizes(stream: ImageStream, at: int, first: torch.Size, other: torch.Size) -> str:
     name, _ = stream.read.describe(stream.items[at])  # type: ignore[attr-defined]
     return (
         f"images differ in size: the first is {first[-1]} x {first[-2]} pixels, {name} is "
-        f"{other[-1]} x {other[-2]}. Set data.image_size to the side that all shall have."
+        f"{other[-1]} x {other[-2]}. Set data.image_size, the side of all images."
     )
 
 
 def _fits_memory(train: Images, test: Images, size: int) -> bool:
-    """Return whether the pixels may be held; images that are in memory already always may."""
+    """Return whether the pixels fit; images that are in memory already always do."""
     if isinstance(train, ImageTensor):
         return True
     width, height = (size, size) if size else _find_size(train)
@@ -135,7 +135,7 @@ def _fits_memory(train: Images, test: Images, size: int) -> bool:
 
 
 def _find_size(stream: ImageStream) -> tuple[int, int]:
-    """Return the size of the first image that can be read; the others are complained of later."""
+    """Return the size of the first image that can be read; the others are reported later."""
     for item in stream.items:
         with contextlib.suppress(DataError):
             return stream.read(item).size
@@ -149,12 +149,12 @@ def _stream(images: Images) -> ImageStream:
 
 
 def _hold(parts: Sequence[Images], size: int, note: Note) -> list[ImageTensor]:
-    """Return all parts in memory; images that are there are brought to the size if need be."""
+    """Return all parts in memory, scaled to the size."""
     if all(isinstance(part, ImageTensor) and _has_size(part, size) for part in parts):
         return [part for part in parts if isinstance(part, ImageTensor)]
     decoded = decode_streams([_stream(part) for part in parts], size, note)
     for at, part in enumerate(parts):
-        if isinstance(part, ImageTensor) and part.images.shape[1] == 1:  # grey stays grey
+        if isinstance(part, ImageTensor) and part.images.shape[1] == 1:  # keep grey images grey
             decoded[at] = ImageTensor(decoded[at].images[:, :1].contiguous(), part.labels)
     return decoded
 
@@ -168,5 +168,5 @@ def _check_shapes(train: ImageTensor, test: ImageTensor) -> None:
     if first != second and len(test):
         raise DataError(
             f"training images are {first} (channels, height, width), test images {second}. Set "
-            "data.image_size to the side that all shall have; channels must agree."
+            "data.image_size, the side of all images; the channels must agree."
         )

@@ -1,8 +1,8 @@
-"""Initial weights from a file: of a run of ours, of timm, or of DeiT.
+"""Load initial weights from a file of this lab, of timm or of DeiT.
 
-The classifier is left as it is drawn where the file's is of another size, and positions of a vision
-transformer are resized for another resolution. Everything else must fit, unless the recipe says
-otherwise; what does not is told.
+A classifier of another size keeps its random weights, and the position embeddings of a vision
+transformer are resized for another resolution. All other weights must fit, unless the recipe sets
+``weights_strict`` to false; those that do not are reported.
 """
 
 import glob
@@ -29,22 +29,22 @@ __all__ = [
     "read_weights",
 ]
 
-WRAPPERS = ("model", "state_dict")  # keys under which training scripts keep the weights
-PREFIXES = ("module.", "_orig_mod.")  # of DDP and of the compiler
+WRAPPERS = ("model", "state_dict")  # keys of the weights in checkpoints of training scripts
+PREFIXES = ("module.", "_orig_mod.")  # of DDP and torch.compile
 SHOWN = 5
 
 
 @dataclass(frozen=True)
 class LoadedWeights:
-    """What was taken from a file, and what was not.
+    """Which weights of a file were loaded.
 
     Attributes:
         file: its path.
         sha256: of its bytes.
-        replaced: weights of the classifier that are drawn anew, because its size differs.
-        resized: positions that were resized.
-        missing: weights that the file lacks, drawn anew.
-        unexpected: what the file holds that the network has no place for.
+        replaced: weights of the classifier that stay random, because its size differs.
+        resized: position embeddings that were resized.
+        missing: weights that the file lacks, which stay random.
+        unexpected: weights of the file that the network lacks.
     """
 
     file: str
@@ -55,26 +55,26 @@ class LoadedWeights:
     unexpected: tuple[str, ...]
 
     def describe(self) -> str:
-        """Return one line for a reader."""
-        told = {
-            "drawn anew for another number of classes": self.replaced,
+        """Return a summary in one line."""
+        kinds = {
+            "random for another number of classes": self.replaced,
             "resized": self.resized,
-            "missing and drawn anew": self.missing,
+            "missing and random": self.missing,
             "not used": self.unexpected,
         }
-        parts = [f"{what}: {_list(names)}" for what, names in told.items() if names]
+        parts = [f"{what}: {_list(names)}" for what, names in kinds.items() if names]
         return f"weights from {self.file}" + "".join(f"; {part}" for part in parts)
 
 
 def find_weights(fields: ModelFields, seed: int) -> Path:
-    """Return the file that ``fields.weights`` names for this arm and seed.
+    """Return the file of ``fields.weights`` for this arm and seed.
 
-    ``{pretraining}`` and ``{seed}`` stand for the arm that the weights were trained in and for the
-    seed; a pattern with ``*`` must fit one file.
+    ``{pretraining}`` is replaced by the arm that the weights were trained in, ``{seed}`` by the
+    seed. A pattern with ``*`` must match one file.
 
     Raises:
-        TrActValueError: there is no such file or more than one, or the name does not say of which
-            arm it is where the recipe's arms start from different ones.
+        TrActValueError: there is no such file or more than one, or the name lacks
+            ``{pretraining}`` although the recipe's arms start from different weights.
     """
     if not fields.weights:
         raise TrActValueError(
@@ -86,7 +86,7 @@ def find_weights(fields: ModelFields, seed: int) -> Path:
         raise TrActValueError(
             f"the arms of this recipe start from different weights, here those of "
             f"{fields.pretraining!r}, but model.weights is {fields.weights!r} for all: write "
-            "{pretraining} where the name of the file, or of its folder, says the arm."
+            "{pretraining} in place of the arm in the name of the file or its folder."
         )
     name = fields.weights.replace("{pretraining}", fields.pretraining).replace("{seed}", str(seed))
     path = Path(name).expanduser()
@@ -95,12 +95,12 @@ def find_weights(fields: ModelFields, seed: int) -> Path:
     found = sorted(glob.glob(str(path)))
     if len(found) == 1:
         return Path(found[0])
-    several = f"{len(found)} files fit {path}, {_list(found)}" if found else f"there is no {path}"
-    raise TrActValueError(f"model.weights: {several}; name one file.")
+    several = f"{len(found)} files match {path}, {_list(found)}" if found else f"there is no {path}"
+    raise TrActValueError(f"model.weights: {several}; give one file.")
 
 
 def load_weights(network: nn.Module, path: Path, strict: bool) -> LoadedWeights:
-    """Give the network the weights of a file.
+    """Load the weights of a file into the network.
 
     Raises:
         TrActValueError: the file cannot be read; or, if ``strict``, weights other than the
@@ -134,7 +134,7 @@ def load_weights(network: nn.Module, path: Path, strict: bool) -> LoadedWeights:
             + (f"; missing: {_list(absent)}" if absent else "")
             + (f"; unexpected: {_list(loaded.unexpected)}" if loaded.unexpected else "")
             + (f"; of another shape: {_list(shapes)}" if shapes else "")
-            + ". Set model.weights_strict=false to take what fits."
+            + ". Set model.weights_strict=false to load only the weights that fit."
         )
     if not taken:
         raise TrActValueError(f"{path} holds no weight that fits the network.")
@@ -145,10 +145,10 @@ def load_weights(network: nn.Module, path: Path, strict: bool) -> LoadedWeights:
 def read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
     """Return the tensors of a safetensors or PyTorch file by name, and its SHA-256.
 
-    Nothing but tensors is unpickled. DeiT's names for layer scale become timm's.
+    Only tensors are unpickled. DeiT's names for layer scale become timm's.
 
     Raises:
-        TrActValueError: the file is of another kind, damaged, or holds no weights.
+        TrActValueError: the file has another format, is damaged or holds no weights.
     """
     content, digest = open_weights(path), hash_file(path)
     for key in WRAPPERS:
@@ -161,7 +161,7 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
                 name = name.removeprefix(prefix)
             tensors[re.sub(r"\.gamma_([12])$", r".ls\1.gamma", name)] = value
     if not tensors:
-        raise TrActValueError(f"{path} holds no weights by name.")
+        raise TrActValueError(f"{path} holds no named weights.")
     return tensors, digest
 
 
@@ -172,10 +172,10 @@ def hash_file(path: Path) -> str:
 
 
 def open_weights(path: Path) -> Any:
-    """Return what a safetensors file or a file of ``torch.save`` holds; no code is run.
+    """Return the content of a safetensors file or a file of ``torch.save``; no code is run.
 
     Raises:
-        DataError: the file is missing, damaged, or holds more than tensors.
+        DataError: the file is missing, damaged or holds other objects than tensors.
     """
     import safetensors.torch
 
@@ -183,10 +183,10 @@ def open_weights(path: Path) -> Any:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # of pickle, zip and safetensors
+    except Exception as error:  # raised by pickle, zip and safetensors
         raise DataError(
             f"{path} cannot be read as weights ({type(error).__name__}: {str(error)[:200]}). "
-            "Accepted are .safetensors files and PyTorch files of tensors alone."
+            "Accepted are .safetensors files and PyTorch files that hold only tensors."
         ) from error
 
 
@@ -197,7 +197,7 @@ def _find_classifier(network: nn.Module) -> str:
 
 
 def _resize_positions(network: nn.Module, name: str, positions: Tensor) -> Tensor | None:
-    """Return timm's positions for the network's grid; None if they are none."""
+    """Return timm's position embeddings for the network's grid; None for other weights."""
     grid = getattr(getattr(network, "patch_embed", None), "grid_size", None)
     if name != "pos_embed" or grid is None or positions.ndim != 3:
         return None

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from trainact.errors import TrActValueError
 from trainact.lab.augment.batch import augment, draw_augmentation
-from trainact.lab.augment.single_images import Retoucher
+from trainact.lab.augment.pil_images import PilAugment
 from trainact.lab.data.decoding import picture_to_tensor
 from trainact.lab.data.images import DataError, ImageStream
 from trainact.lab.randomness import make_generator, mix
@@ -56,7 +56,7 @@ class StreamDataset(Dataset[tuple[Tensor, int]]):
         import_torchvision()  # here too, so that forked workers need not
         self.images, self.fields, self.size = images, fields, image_size
         self.train, self.seed = train, seed
-        self.retouch = Retoucher(fields, image_size)
+        self.retouch = PilAugment(fields, image_size)
         policy = fields.policy if fields.policy == "autoaugment-cifar10" else "none"
         self.batch_fields = DataFields(
             crop="none", flip=fields.flip, rotation=fields.rotation, policy=policy

@@ -1,4 +1,4 @@
-"""The paper's networks by name: for CIFAR, and what ImageNet needs beyond torchvision."""
+"""The paper's networks by name: those for CIFAR, and those for ImageNet that torchvision lacks."""
 
 import difflib
 import inspect
@@ -18,7 +18,6 @@ from trainact.lab.models.networks import (
     resnet,
     shufflenet,
     squeezenet,
-    stochastic_depth,
     vgg,
     vit,
     wide_resnet,
@@ -29,16 +28,16 @@ __all__ = ["NETWORKS", "Network", "build_network"]
 
 
 class Network(NamedTuple):
-    """How a network is built and where it comes from."""
+    """The builder of a network, its paper and its size."""
 
     build: Callable[..., nn.Module]
-    """Takes ``num_classes`` and, by keyword, ``in_channels``; its docstring tells of the rest."""
+    """Takes ``num_classes`` and keywords, ``in_channels`` among them; see its docstring."""
     paper: str
     """Authors, title, year."""
     parameters: int
     """At 100 classes and 3 channels of 32 x 32 pixels."""
     multiply_adds: int
-    """Of one such image's forward."""
+    """Of the forward pass of one such image."""
 
 
 _CHOLLET = "Chollet: Xception: Deep Learning with Depthwise Separable Convolutions, 2017"
@@ -137,20 +136,14 @@ NETWORKS: dict[str, Network] = {
     "wideresnet-40-10": Network(
         wide_resnet.wideresnet_40_10, _ZAGORUYKO, 55_914_020, 8_074_541_568
     ),
-    "stochasticdepth18": Network(
-        stochastic_depth.stochasticdepth18, _HUANG_DEPTH, 11_224_932, 555_468_800
-    ),
-    "stochasticdepth34": Network(
-        stochastic_depth.stochasticdepth34, _HUANG_DEPTH, 21_336_804, 1_159_448_576
-    ),
-    "stochasticdepth50": Network(
-        stochastic_depth.stochasticdepth50, _HUANG_DEPTH, 23_705_316, 1_298_014_208
-    ),
+    "stochasticdepth18": Network(resnet.stochasticdepth18, _HUANG_DEPTH, 11_224_932, 555_468_800),
+    "stochasticdepth34": Network(resnet.stochasticdepth34, _HUANG_DEPTH, 21_336_804, 1_159_448_576),
+    "stochasticdepth50": Network(resnet.stochasticdepth50, _HUANG_DEPTH, 23_705_316, 1_298_014_208),
     "stochasticdepth101": Network(
-        stochastic_depth.stochasticdepth101, _HUANG_DEPTH, 42_697_444, 2_510_168_064
+        resnet.stochasticdepth101, _HUANG_DEPTH, 42_697_444, 2_510_168_064
     ),
 }
-"""All networks, by the name that recipes use."""
+"""All networks, by their names in recipes."""
 
 
 def build_network(
@@ -166,11 +159,11 @@ def build_network(
         name: its name.
         num_classes: outputs.
         in_channels: channels of the image.
-        image_size: pixels of a side, at least 32; most networks take any size and ignore it.
-        arguments: what else the network's builder takes.
+        image_size: pixels per side, at least 32; ignored by networks that accept any size.
+        arguments: further arguments of the network's builder.
 
     Raises:
-        TrActValueError: there is no such network, or it does not take one of the arguments.
+        TrActValueError: there is no such network, or it does not accept one of the arguments.
     """
     if name not in NETWORKS:
         near = difflib.get_close_matches(name, NETWORKS, n=5, cutoff=0.4)

@@ -1,9 +1,9 @@
-"""The vision transformers of DeiT III, from timm's parts.
+"""The vision transformers of DeiT III, built from timm's modules.
 
 Touvron, Cord, Jégou: DeiT III: Revenge of the ViT, 2022.
-timm's own ``deit3`` networks let the drop path rise from block to block, start layer scale at 1e-6
-and the class token at a deviation of 1e-6; upstream has the same drop path in every block, 1e-4 and
-0.02.
+timm's own ``deit3`` networks increase the drop path from block to block and initialise layer scale
+and the standard deviation of the class token with 1e-6. The authors' code has the same drop path in
+every block, 1e-4 and 0.02.
 """
 
 from typing import Any
@@ -29,18 +29,18 @@ def deit3_small(
 ) -> nn.Module:
     """Return ViT-S, with 21,639,268 parameters at 100 classes and 32 x 32 pixels.
 
-    Positions are those of patches only; every branch has layer scale and drop path.
+    Only patches have position embeddings; every residual branch has layer scale and drop path.
 
     Args:
         num_classes: outputs.
         in_channels: channels of the image.
-        image_size: pixels of a side, a multiple of ``patch_size``.
-        width: of the tokens; the MLPs are four times as wide.
-        depth: blocks.
+        image_size: pixels per side, a multiple of ``patch_size``.
+        width: of the tokens; the hidden layers of the MLPs are four times as wide.
+        depth: number of blocks.
         heads: a divisor of ``width``.
-        patch_size: pixels of a patch's side.
-        drop_path: probability that a block's branch is left out for an image, in every block.
-        layer_scale: the factors of the branches at the start.
+        patch_size: pixels per side of a patch.
+        drop_path: probability that a branch is dropped for an image, equal in all blocks.
+        layer_scale: initial factors of the branches.
     """
     import_torchvision()
     from timm.layers import DropPath
@@ -77,9 +77,9 @@ def deit3_base(
     Args:
         num_classes: outputs.
         in_channels: channels of the image.
-        image_size: pixels of a side, a multiple of 16.
-        drop_path: probability that a block's branch is left out for an image, in every block.
-        layer_scale: the factors of the branches at the start.
+        image_size: pixels per side, a multiple of 16.
+        drop_path: probability that a branch is dropped for an image, equal in all blocks.
+        layer_scale: initial factors of the branches.
     """
     return deit3_small(
         num_classes,

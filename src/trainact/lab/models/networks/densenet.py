@@ -1,4 +1,4 @@
-"""DenseNet with bottlenecks and compression: every layer sees the outputs of all before it.
+"""DenseNet with bottlenecks and compression: every layer sees the outputs of all earlier ones.
 
 Huang, Liu, van der Maaten, Weinberger: Densely Connected Convolutional Networks, 2017.
 """
@@ -11,13 +11,15 @@ __all__ = ["DenseNet", "densenet121", "densenet161", "densenet201"]
 
 
 class DenseNet(nn.Module):
-    """A 3 x 3 convolution and four dense blocks; a transition after each but the last halves all.
+    """A 3 x 3 convolution and four dense blocks with transitions between them.
+
+    A transition halves the channels and the image.
 
     Args:
         depths: layers in each block.
         num_classes: outputs.
         in_channels: channels of the image.
-        growth: channels that each layer adds; the first convolution makes twice as many.
+        growth: channels added by each layer; the first convolution has twice as many.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ def _make_layer(channels: int, growth: int) -> nn.Sequential:
 
 
 def _make_transition(channels: int, narrowed: int) -> nn.Sequential:
-    """Normalise, 1 x 1, average over 2 x 2; the experiments' network has no ReLU here."""
+    """Normalise, 1 x 1, average over 2 x 2; the network of the experiments has no ReLU here."""
     return nn.Sequential(
         nn.BatchNorm2d(channels), nn.Conv2d(channels, narrowed, 1, bias=False), nn.AvgPool2d(2)
     )

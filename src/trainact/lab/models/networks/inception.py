@@ -1,4 +1,4 @@
-"""GoogLeNet and Inception-v3, and how all Inception networks write their branches.
+"""GoogLeNet and Inception-v3, and the branches that all Inception networks share.
 
 Szegedy et al.: Going Deeper with Convolutions, 2015.
 Szegedy, Vanhoucke, Ioffe, Shlens, Wojna: Rethinking the Inception Architecture for Computer Vision,
@@ -13,7 +13,7 @@ __all__ = ["GoogLeNet", "InceptionV3", "googlenet", "inceptionv3"]
 
 Size = int | tuple[int, int]
 HALVE = (2, 0)
-"""Stride and padding of a 3 x 3 that halves the image and drops its frame."""
+"""Stride and padding of a 3 x 3 convolution that halves the image without padding."""
 
 
 def make_branch(
@@ -22,14 +22,14 @@ def make_branch(
     pool: nn.Module | None = None,
     bias: bool = False,
 ) -> nn.Sequential:
-    """Return convolutions in a row.
+    """Return a sequence of convolutions.
 
     Args:
         in_channels: channels of the input.
-        layers: of each convolution, the channels it makes, the size of its kernel and, where they
-            are not 1 and what keeps the size, its stride and padding.
-        pool: what comes before the convolutions.
-        bias: whether they add one.
+        layers: output channels, kernel size and optionally (stride, padding) of each convolution;
+            by default the stride is 1 and the padding keeps the size.
+        pool: a module before the convolutions.
+        bias: whether the convolutions have a bias.
     """
     branch = nn.Sequential() if pool is None else nn.Sequential(pool)
     for channels, size, *rest in layers:
@@ -47,7 +47,7 @@ def make_fork(in_channels: int, channels: int) -> Concat:
 
 
 def average_pool() -> nn.AvgPool2d:
-    """Average over 3 x 3 and keep the size."""
+    """Return an average pool over 3 x 3 that keeps the size."""
     return nn.AvgPool2d(3, 1, padding=1)
 
 
@@ -56,8 +56,8 @@ def make_reduction(in_channels: int, *stack: int, single: int) -> Concat:
 
     Args:
         in_channels: channels of the input.
-        stack: channels after each of the three, of which the last has the stride.
-        single: channels of the one.
+        stack: output channels of the three; the last has the stride.
+        single: output channels of the single convolution.
     """
     first, second, third = stack
     return Concat(
@@ -78,10 +78,10 @@ def _make_google_cell(
     five: int,
     pooled: int,
 ) -> Concat:
-    """Return GoogLeNet's four branches, two 3 x 3 in the place of the 5 x 5.
+    """Return GoogLeNet's four branches, with two 3 x 3 instead of the 5 x 5.
 
-    The normalisation between those two adds the number of its channels to the variance, as in the
-    network of the paper's experiments.
+    The normalisation between these two has the number of its channels as eps, as in the network of
+    the paper's experiments.
     """
     return Concat(
         [
@@ -98,7 +98,7 @@ def _make_google_cell(
 
 
 class GoogLeNet(nn.Module):
-    """Three 3 x 3 convolutions, nine cells with three max-pools between, dropout and classifier.
+    """Three 3 x 3 convolutions, nine cells and three max-pools, dropout and classifier.
 
     Args:
         num_classes: outputs.
@@ -133,7 +133,7 @@ class GoogLeNet(nn.Module):
 
 
 class InceptionV3(nn.Module):
-    """Five convolutions without stride and the paper's eleven cells, of which two halve the image.
+    """Five convolutions of stride 1 and the paper's eleven cells, two of which halve the image.
 
     The convolution after the first cells' average pool is 3 x 3, as in the network of the paper's
     experiments.

@@ -1,4 +1,4 @@
-"""Inception-v4 and Inception-ResNet-v2, which begin alike.
+"""Inception-v4 and Inception-ResNet-v2, which have the same stem.
 
 Szegedy, Ioffe, Vanhoucke, Alemi: Inception-v4, Inception-ResNet and the Impact of Residual
 Connections on Learning, 2017.
@@ -19,7 +19,7 @@ __all__ = ["InceptionResNetV2", "InceptionV4", "inceptionresnetv2", "inceptionv4
 
 
 def _make_stem(in_channels: int) -> nn.Sequential:
-    """Return the paper's stem without its strides: 384 channels, two pixels less on a side."""
+    """Return the paper's stem without strides: 384 channels, two pixels fewer per side."""
     return nn.Sequential(
         make_branch(in_channels, (32, 3, (1, 0)), (32, 3), (64, 3)),
         Concat([make_branch(64, (96, 3)), nn.MaxPool2d(3, 1, padding=1)]),
@@ -34,7 +34,7 @@ def _make_stem(in_channels: int) -> nn.Sequential:
 
 
 class InceptionV4(nn.Module):
-    """The stem, then 4, 7 and 3 cells with two reductions between; dropout and classifier.
+    """The stem, 4, 7 and 3 cells with reductions between them, dropout and classifier.
 
     Args:
         num_classes: outputs.
@@ -106,14 +106,14 @@ class InceptionV4(nn.Module):
 
 
 class InceptionResidual(nn.Module):
-    """Branches, a 1 x 1 convolution of them and one of the input, summed; norm and ReLU.
+    """Sum of a 1 x 1 convolution of the branches and one of the input; norm and ReLU.
 
     Args:
-        branches: what sees the input.
+        branches: applied to the input.
         made: channels of all branches together.
         in_channels: channels of the input.
         out_channels: channels of the output.
-        scale: by which the branches' part of the sum is multiplied.
+        scale: factor of the branches in the sum.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class InceptionResidual(nn.Module):
 
 
 class InceptionResNetV2(nn.Module):
-    """The stem, then 5, 10 and 5 residual cells with two reductions between.
+    """The stem, 5, 10 and 5 residual cells with reductions between them, dropout and classifier.
 
     The shortcuts are 1 x 1 convolutions, and the branches are scaled by 0.1 in all but the first
     five cells, as in the network of the paper's experiments.

@@ -1,4 +1,4 @@
-"""The few layers that most networks share."""
+"""Layers that most networks share."""
 
 from collections.abc import Callable
 
@@ -18,9 +18,9 @@ class ConvNorm(nn.Module):
         stride: in both directions.
         padding: pixels on each side; None keeps the size at stride 1.
         groups: of the convolution.
-        bias: whether the convolution adds one, although the normalisation takes it away again.
-        activation: the class of what follows; ``nn.Identity`` for nothing.
-        eps: added to the variance by the normalisation.
+        bias: whether the convolution has a bias, which the normalisation cancels.
+        activation: class of the activation; ``nn.Identity`` for none.
+        eps: of the normalisation.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ConvNorm(nn.Module):
 
 
 class Concat(nn.ModuleList):
-    """Branches side by side: each sees the same input, their channels are joined."""
+    """Parallel branches of the same input, whose channels are concatenated."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the branches' outputs [N, sum of channels, H', W'] of x [N, C, H, W]."""
@@ -59,7 +59,7 @@ class Concat(nn.ModuleList):
 
 
 def make_head(features: int, num_classes: int, *, dropout: float = 0.0) -> nn.Sequential:
-    """Average over all positions, then classify: [N, features, H, W] to [N, num_classes]."""
+    """Return average pooling and a classifier: [N, features, H, W] to [N, num_classes]."""
     parts: list[nn.Module] = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     if dropout:
         parts.append(nn.Dropout(dropout))

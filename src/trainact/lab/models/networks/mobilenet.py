@@ -25,7 +25,7 @@ PLAN_V2 = (
 
 
 class MobileNet(nn.Module):
-    """A 3 x 3 convolution and 13 depthwise separable ones; only the pointwise have a bias.
+    """A 3 x 3 convolution and 13 depthwise separable ones; only pointwise ones have a bias.
 
     Args:
         num_classes: outputs.
@@ -53,15 +53,15 @@ class MobileNet(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Widen by 1 x 1, convolve each channel by 3 x 3, narrow by 1 x 1 without activation.
+    """Expanding 1 x 1, depthwise 3 x 3 and projecting 1 x 1 without activation.
 
-    The input is added where the shapes agree.
+    The input is added if the shapes agree.
 
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output.
         stride: of the 3 x 3.
-        expansion: by how much the channels are widened.
+        expansion: factor of the inner channels.
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, expansion: int) -> None:
@@ -80,10 +80,10 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """A first 1 x 1 convolution, 17 inverted residuals and a classifying 1 x 1.
+    """A 1 x 1 convolution, 17 inverted residuals and a 1 x 1 convolution as classifier.
 
-    The first convolution has a padding of 1 and so a frame of normalised biases around the image,
-    as in the network of the paper's experiments; all convolutions have a bias.
+    The first convolution has padding 1, which adds a border of normalised biases to the image, as
+    in the network of the paper's experiments. All convolutions have a bias.
 
     Args:
         num_classes: outputs.

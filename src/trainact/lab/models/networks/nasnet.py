@@ -1,4 +1,4 @@
-"""NASNet-A: a searched cell, repeated.
+"""NASNet-A: repeated cells from architecture search.
 
 Zoph, Vasudevan, Shlens, Le: Learning Transferable Architectures for Scalable Image Recognition,
 2018.
@@ -31,7 +31,7 @@ def _make_separable(
         channels: of input and output.
         size: of the kernel.
         stride: of the first depthwise convolution.
-        first_bias: whether it adds one; the others do.
+        first_bias: whether the first depthwise convolution has a bias; the others have one.
     """
     parts: list[nn.Module] = []
     for step, bias in ((stride, first_bias), (1, True)):
@@ -43,7 +43,7 @@ def _make_separable(
 
 
 class Halve(nn.Module):
-    """Keep every second pixel, and its diagonal neighbour: half of the channels from each."""
+    """Halve the image: half of the channels from every second pixel, half from its diagonal one."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Halve(nn.Module):
 
 
 def _make_fit(in_channels: int, out_channels: int, *, halve: bool) -> nn.Module:
-    """Bring the output of the cell before the last to the shape that a cell works in."""
+    """Return the module that adapts the output of the second-last cell to the current one."""
     if halve:
         return Halve(in_channels, out_channels)
     if in_channels != out_channels:
@@ -69,13 +69,13 @@ def _make_fit(in_channels: int, out_channels: int, *, halve: bool) -> nn.Module:
 
 
 class NormalCell(nn.Module):
-    """Five sums of branches, joined with the fitted earlier input: six times ``channels``.
+    """Five sums of branches, concatenated with the adapted earlier input: 6 · ``channels``.
 
     Args:
         channels: of each branch.
         in_channels: of the last cell's output.
-        earlier_channels: of the output of the cell before.
-        halve: whether that earlier output has twice the size.
+        earlier_channels: of the second-last cell's output.
+        halve: whether the earlier output has twice the size.
     """
 
     growth = 6
@@ -98,7 +98,7 @@ class NormalCell(nn.Module):
         sums = [
             first(h) + h,
             second(p) + third(h),
-            average_h + h,  # the paper has p here; the experiments' network has h
+            average_h + h,  # the paper has p here, the network of its experiments h
             average_p + average_p,
             fourth(p) + fifth(p),
         ]
@@ -106,7 +106,7 @@ class NormalCell(nn.Module):
 
 
 class ReductionCell(nn.Module):
-    """As NormalCell, but halving the image; four sums are joined: four times ``channels``."""
+    """Like NormalCell, but halves the image and concatenates four sums: 4 · ``channels``."""
 
     growth = 4
 
@@ -142,18 +142,18 @@ def _average(x: Tensor, stride: int = 1) -> Tensor:
 
 
 class NASNet(nn.Module):
-    """A 3 x 3 convolution and three stages of normal cells with a reduction cell between.
+    """A 3 x 3 convolution and three stages of normal cells, with reduction cells between them.
 
-    Each cell sees the outputs of the two before it; the first sees the convolution's twice. A cell
-    has only the layers that fit its inputs. The network of the paper's experiments held, in every
-    cell, those of all other cases too: 28 convolutions and 887,568 parameters that no gradient
-    ever reached, which make 5,221,624 of these 4,334,056.
+    The inputs of a cell are the outputs of the last two cells, or twice that of the convolution. A
+    cell has only the layers that it needs to adapt its inputs. In the network of the paper's
+    experiments, every cell has the layers of all cases: 28 convolutions and 887,568 parameters
+    more, 5,221,624 in total, which never get a gradient.
 
     Args:
         num_classes: outputs.
         in_channels: channels of the image.
-        cells: normal cells in each stage.
-        filters: channels of the first convolution, and of a branch in the first stage.
+        cells: normal cells per stage.
+        filters: channels of the first convolution and of a branch in the first stage.
     """
 
     def __init__(

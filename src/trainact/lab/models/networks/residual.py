@@ -13,24 +13,24 @@ __all__ = ["BasicBlock", "BlockOptions", "Bottleneck", "ResidualBlock", "Squeeze
 
 @dataclass(frozen=True)
 class BlockOptions:
-    """How a residual block departs from ResNet's own."""
+    """Differences of a residual block from that of ResNet."""
 
     bias: bool = False
-    """Whether its convolutions add one."""
+    """Whether its convolutions have a bias."""
     groups: int = 1
     """Groups of a bottleneck's 3 x 3 convolution, and of the 1 x 1 before it (cardinality)."""
     group_width: int = 64
     """Channels of one of those groups in a block of width 64; they grow with the width."""
     reduction: int | None = None
-    """By how much squeeze-and-excitation narrows the channels, after a ReLU; None leaves it out."""
+    """Reduction of the channels in squeeze-and-excitation, after a ReLU; None for none."""
     survival: float = 1.0
-    """Probability that the branch is there in a training step."""
+    """Probability that the branch is kept in a training step."""
     relu: bool = True
     """Whether ReLU follows the sum."""
 
 
 class SqueezeExcite(nn.Module):
-    """Weigh each channel with a number in (0, 1) made from the averages of all channels."""
+    """Multiply each channel by a gate in (0, 1), computed from the averages of all channels."""
 
     def __init__(self, channels: int, reduction: int) -> None:
         super().__init__()
@@ -38,23 +38,23 @@ class SqueezeExcite(nn.Module):
         self.excite = nn.Linear(channels // reduction, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x [N, C, H, W] with its channels weighed."""
+        """Return x [N, C, H, W] with gated channels."""
         weights = self.excite(self.squeeze(x.mean((2, 3))).relu()).sigmoid()
         return x * weights[:, :, None, None]
 
 
 class ResidualBlock(nn.Module):
-    """shortcut(x) + branch(x), with a 1 x 1 convolution as shortcut where the shapes differ.
+    """shortcut(x) + branch(x), with a 1 x 1 convolution as shortcut if the shapes differ.
 
-    With a survival probability p below 1, a training step leaves the branch out with probability
-    1 - p (for the whole batch, drawn on the CPU) and evaluation multiplies it by p.
+    With a survival probability p below 1, the branch is dropped in a training step with probability
+    1 - p (for the whole batch, drawn on the CPU) and multiplied by p in evaluation.
 
     Args:
-        branch: the layers beside the shortcut.
+        branch: the layers parallel to the shortcut.
         in_channels: channels of the input.
         out_channels: channels of the output.
         stride: of the whole block.
-        options: bias, survival and relu are read here, the others by the subclasses.
+        options: groups and group_width are used by the subclass, the others here too.
     """
 
     expansion: ClassVar[int]
@@ -83,13 +83,13 @@ class ResidualBlock(nn.Module):
                 activation=nn.Identity,
             )
         self.survival, self.relu = options.survival, options.relu
-        self.skips_parameters = options.survival < 1  # read where ranks share gradients
+        self.skips_parameters = options.survival < 1  # used when ranks average gradients
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [N, out_channels, H / stride, W / stride] of x [N, in_channels, H, W]."""
         total = self.shortcut(x)
         if not self._survives():
-            return total.relu() if self.relu else total  # not in place: it may be x itself
+            return total.relu() if self.relu else total  # not in place: total may be x
         branch = self.branch(x)
         total = total + (branch if self.training or self.survival == 1 else self.survival * branch)
         return total.relu_() if self.relu else total
@@ -100,7 +100,7 @@ class ResidualBlock(nn.Module):
         return torch.rand((), device="cpu").item() < self.survival
 
     def extra_repr(self) -> str:
-        """Show the survival probability where there is one."""
+        """Return the survival probability if it is below 1."""
         return f"survival={self.survival:g}" if self.survival < 1 else ""
 
 

@@ -1,8 +1,9 @@
-"""ResNet, and what became of its blocks: ResNeXt and SE-ResNet.
+"""ResNet, ResNeXt, SE-ResNet and ResNet with stochastic depth.
 
 He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, 2016.
 Xie, Girshick, Dollár, Tu, He: Aggregated Residual Transformations for Deep Neural Networks, 2017.
 Hu, Shen, Albanie, Sun, Wu: Squeeze-and-Excitation Networks, 2018.
+Huang, Sun, Liu, Sedra, Weinberger: Deep Networks with Stochastic Depth, 2016.
 """
 
 import dataclasses
@@ -19,11 +20,12 @@ __all__ = [
     *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
     *("resnext50", "resnext101", "resnext152"),
     *("seresnet18", "seresnet34", "seresnet50", "seresnet101", "seresnet152"),
+    *("stochasticdepth18", "stochasticdepth34", "stochasticdepth50", "stochasticdepth101"),
 ]
 
 
 class ResNet(nn.Module):
-    """A 3 x 3 convolution of stride 1 or another, four stages of blocks, average and classifier.
+    """A convolution, four stages of residual blocks, average pooling and a classifier.
 
     Stages have 1, 2, 4 and 8 times the width; all but the first halve the image.
 
@@ -33,13 +35,13 @@ class ResNet(nn.Module):
         num_classes: outputs.
         in_channels: channels of the image.
         width: channels after the first convolution.
-        first_kernel: side of the first convolution's kernel.
-        first_stride: of the first convolution.
-        first_bias: whether the first convolution adds one.
+        first_kernel: kernel size of the first convolution.
+        first_stride: stride of the first convolution.
+        first_bias: whether the first convolution has a bias.
         pool: whether a 3 x 3 max-pool of stride 2 follows the first convolution.
         options: of all blocks.
-        last_survival: the last block's survival probability; it falls linearly from the first
-            block's, which is 1.
+        last_survival: survival probability of the last block; it decreases linearly from 1 for
+            the first block.
     """
 
     def __init__(
@@ -84,20 +86,20 @@ class ResNet(nn.Module):
 def resnet18_tract(num_classes: int = 10, *, in_channels: int = 3, width: int = 64) -> ResNet:
     """Return the paper's network for CIFAR-10, with 11,173,962 parameters at 10 classes.
 
-    It is ImageNet's ResNet-18 with a first convolution of 3 x 3 and stride 1; the max-pool after it
-    stays. Convolutions are drawn from Kaiming's normal distribution for their fan-out.
+    It is ImageNet's ResNet-18, including its max-pool, with a first convolution of 3 x 3 and stride
+    1. Convolutions have Kaiming normal initialisation with fan-out.
     """
     network = ResNet(
         BasicBlock, (2, 2, 2, 2), num_classes, in_channels=in_channels, width=width, pool=True
     )
-    return _draw_for_fan_out(network)
+    return _initialise(network)
 
 
 def resnet18_imagenet(num_classes: int = 1000, *, in_channels: int = 3, width: int = 64) -> ResNet:
     """Return ResNet-18 for ImageNet (He et al., 2016), with 11,227,812 parameters at 100 classes.
 
     Its first convolution is 7 x 7 of stride 2, followed by the max-pool. At width 64 it is
-    torchvision's ResNet-18, with the same initial distribution.
+    torchvision's ResNet-18, with the same initialisation.
     """
     network = ResNet(
         BasicBlock,
@@ -109,11 +111,11 @@ def resnet18_imagenet(num_classes: int = 1000, *, in_channels: int = 3, width: i
         first_stride=2,
         pool=True,
     )
-    return _draw_for_fan_out(network)
+    return _initialise(network)
 
 
-def _draw_for_fan_out(network: ResNet) -> ResNet:
-    """Draw convolutions from Kaiming's normal distribution for their fan-out."""
+def _initialise(network: ResNet) -> ResNet:
+    """Initialise convolutions with Kaiming's normal distribution and fan-out."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -158,13 +160,13 @@ def resnext101(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
 def resnext152(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
     """Return ResNeXt-152 32x4d (Xie et al., 2017), with 33,343,652 parameters at 100 classes.
 
-    Its second stage has 4 blocks, not ResNet-152's 8: 143 convolutions with the shortcuts'.
+    Its second stage has 4 blocks, not ResNet-152's 8: 143 convolutions including the shortcuts.
     """
     return _build_resnext((3, 4, 36, 3), num_classes, in_channels)
 
 
 def _build_resnext(depths: tuple[int, ...], num_classes: int, in_channels: int) -> ResNet:
-    """Return bottlenecks of 32 groups, 4 channels wide.
+    """Return a ResNet with bottlenecks of 32 groups of 4 channels.
 
     The first 1 x 1 is grouped too, as in the network of the paper's experiments.
     """
@@ -203,7 +205,7 @@ def _build_seresnet(
     num_classes: int,
     in_channels: int,
 ) -> ResNet:
-    """Return blocks whose channels are gated.
+    """Return a ResNet with squeeze-and-excitation.
 
     ReLU comes before the gate, and all convolutions have a bias, as in the network of the paper's
     experiments.
@@ -211,4 +213,47 @@ def _build_seresnet(
     options = BlockOptions(bias=True, reduction=16)
     return ResNet(
         block, depths, num_classes, in_channels=in_channels, first_bias=True, options=options
+    )
+
+
+def stochasticdepth18(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
+    """Return ResNet-18 with stochastic depth (Huang et al., 2016): 11,224,932 parameters."""
+    return _build_stochasticdepth(BasicBlock, (2, 2, 2, 2), num_classes, in_channels)
+
+
+def stochasticdepth34(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
+    """Return ResNet-34 with stochastic depth (Huang et al., 2016): 21,336,804 parameters."""
+    return _build_stochasticdepth(BasicBlock, (3, 4, 6, 3), num_classes, in_channels)
+
+
+def stochasticdepth50(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
+    """Return ResNet-50 with stochastic depth (Huang et al., 2016): 23,705,316 parameters."""
+    return _build_stochasticdepth(Bottleneck, (3, 4, 6, 3), num_classes, in_channels)
+
+
+def stochasticdepth101(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
+    """Return ResNet-101 with stochastic depth (Huang et al., 2016): 42,697,444 parameters."""
+    return _build_stochasticdepth(Bottleneck, (3, 4, 23, 3), num_classes, in_channels)
+
+
+def _build_stochasticdepth(
+    block: type[BasicBlock | Bottleneck],
+    depths: tuple[int, ...],
+    num_classes: int,
+    in_channels: int,
+) -> ResNet:
+    """Return a ResNet whose survival probability decreases linearly from 1 to 0.5.
+
+    No ReLU follows a block's sum, and the first convolution and basic blocks have a bias, as in the
+    network of the paper's experiments.
+    """
+    options = BlockOptions(bias=block is BasicBlock, relu=False)
+    return ResNet(
+        block,
+        depths,
+        num_classes,
+        in_channels=in_channels,
+        first_bias=True,
+        options=options,
+        last_survival=0.5,
     )

@@ -1,4 +1,4 @@
-"""ShuffleNet and ShuffleNetV2: cheap pointwise convolutions whose channels are shuffled between.
+"""ShuffleNet and ShuffleNetV2: cheap pointwise convolutions with channel shuffles between them.
 
 Zhang, Zhou, Lin, Sun: ShuffleNet: An Extremely Efficient Convolutional Neural Network for Mobile
 Devices, 2018.
@@ -35,11 +35,11 @@ def _make_depthwise(channels: int, stride: int) -> ConvNorm:
 class GroupedUnit(nn.Module):
     """Grouped 1 x 1, shuffle, depthwise 3 x 3, grouped 1 x 1; added to the input, then ReLU.
 
-    A unit that halves the image is instead joined with its averaged input.
+    A unit that halves the image is instead concatenated with its average-pooled input.
 
     Args:
         in_channels: channels of the input.
-        out_channels: channels of the output; another number than before halves the image.
+        out_channels: channels of the output; if they differ, the unit halves the image.
         groups: of the 1 x 1 convolutions.
     """
 
@@ -60,7 +60,7 @@ class GroupedUnit(nn.Module):
 
 
 class ShuffleNet(nn.Module):
-    """A 3 x 3 convolution to 24 channels and three stages, the first unit of each halving.
+    """A 3 x 3 convolution to 24 channels and three stages, whose first units halve the image.
 
     Args:
         num_classes: outputs.
@@ -86,13 +86,14 @@ class ShuffleNet(nn.Module):
 
 
 class SplitUnit(nn.Module):
-    """Half of the channels pass, the others meet 1 x 1, depthwise 3 x 3, 1 x 1; then a shuffle.
+    """One half of the channels is passed on, the other convolved; then both are shuffled.
 
-    A unit that halves the image gives all channels to both sides, and the first side too convolves.
+    The convolutions are 1 x 1, depthwise 3 x 3 and 1 x 1. In a unit that halves the image, both
+    halves get all channels, and the first is convolved too.
 
     Args:
         in_channels: channels of the input.
-        out_channels: channels of the output; another number than before halves the image.
+        out_channels: channels of the output; if they differ, the unit halves the image.
     """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:

@@ -12,11 +12,11 @@ __all__ = ["SqueezeNet", "squeezenet"]
 
 
 class Fire(nn.Module):
-    """Squeeze to an eighth of the output's channels, then expand them by 1 x 1 and by 3 x 3.
+    """Squeeze to an eighth of the output channels, then expand by 1 x 1 and 3 x 3.
 
     Args:
         in_channels: channels of the input.
-        out_channels: channels of the output, half from each kernel.
+        out_channels: channels of the output, half from each expansion.
         bypass: whether the input is added to the output.
     """
 
@@ -34,7 +34,7 @@ class Fire(nn.Module):
 
 
 class SqueezeNet(nn.Module):
-    """A 3 x 3 convolution, eight Fire modules with three max-pools, and a classifying 1 x 1.
+    """A 3 x 3 convolution, eight Fire modules, three max-pools and a 1 x 1 as classifier.
 
     The last Fire module has no bypass, as in the network of the paper's experiments.
 

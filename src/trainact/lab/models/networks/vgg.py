@@ -14,9 +14,9 @@ WIDTHS = (64, 128, 256, 512, 512)
 
 
 class VGG(nn.Module):
-    """Five stages of 3 x 3 convolutions, each ended by a max-pool, and three linear layers.
+    """Five stages of 3 x 3 convolutions, each with a max-pool at its end, and three linear layers.
 
-    Positions that the pools leave (one for 32 pixels) are averaged.
+    The remaining positions (one for images of 32 pixels) are averaged.
 
     Args:
         depths: convolutions in each stage.

@@ -1,30 +1,31 @@
-"""The paper's vision transformer for CIFAR."""
+"""The paper's vision transformer for CIFAR, and the patch normalisations it is compared with."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainact.errors import TrActValueError
-from trainact.lab.models.networks.patch_norm import embed_patches
 
-__all__ = ["CifarViT"]
+__all__ = ["PATCH_NORMS", "CifarViT", "DualPatchNorm", "PatchNorm", "embed_patches"]
+
+PATCH_NORMS = ("none", "patch", "dual")
 
 
 class CifarViT(nn.Module):
     """A ViT on 8 x 8 patches of 4 x 4 pixels: 7 layers, 12 heads, width 384; 6,268,810 parameters.
 
-    Attention scores are divided by the square root of the whole width, and GELU follows both layers
-    of the MLP, as in the network that the paper's experiments used.
+    Attention scores are divided by the square root of the full width, and GELU follows both layers
+    of the MLP, as in the network of the paper's experiments.
 
     Args:
         num_classes: outputs.
         in_channels: channels of the image.
-        image_size: pixels of a side, a multiple of ``patches``.
-        patches: patches along a side.
-        width: of tokens and of the hidden layer of the MLP.
-        depth: blocks.
+        image_size: pixels per side, a multiple of ``patches``.
+        patches: patches per side.
+        width: of the tokens and of the hidden layer of the MLP.
+        depth: number of blocks.
         heads: a divisor of ``width``.
-        patch_norm: what is done around the embedding: "none", "patch" (PatchNorm) or "dual"
+        patch_norm: normalisation around the embedding: "none", "patch" (PatchNorm) or "dual"
             (DualPatchNorm).
     """
 
@@ -43,8 +44,8 @@ class CifarViT(nn.Module):
         super().__init__()
         if image_size % patches:
             raise TrActValueError(
-                f"an image of {image_size} pixels cannot be cut into {patches} x {patches} "
-                "patches; take a size that is a multiple, or set model.arguments.patches."
+                f"an image of {image_size} pixels cannot be divided into {patches} x {patches} "
+                "patches; use a multiple as image size, or set model.arguments.patches."
             )
         if width % heads:
             raise TrActValueError(f"heads must divide the width; got {heads} and {width}.")
@@ -71,7 +72,7 @@ class CifarViT(nn.Module):
 
 
 class Block(nn.Module):
-    """Self-attention and an MLP, each on normalised tokens and added to them."""
+    """Pre-norm self-attention and MLP with residual connections."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -101,3 +102,56 @@ class Attention(nn.Module):
         q, k, v = (p.unflatten(2, (self.heads, -1)).transpose(1, 2) for p in projected)
         mixed = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
         return self.output(mixed.transpose(1, 2).flatten(2))
+
+
+class PatchNorm(nn.Module):
+    """Normalise each patch to mean 0 and standard deviation 1, then embed it.
+
+    Args:
+        embed: the embedding.
+        eps: added to the variance, so that a patch of constant colour stays finite.
+    """
+
+    def __init__(self, embed: nn.Linear, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(embed.in_features, eps=eps, elementwise_affine=False)
+        self.embed = embed
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Return tokens [..., width] of patches [..., C·size²]."""
+        return self.embed(self.norm(patches))
+
+
+class DualPatchNorm(nn.Module):
+    """Layer normalisation with scale and shift before and after the embedding of patches.
+
+    Kumar, Dehghani, Houlsby: Dual PatchNorm, 2023.
+
+    Args:
+        embed: the embedding.
+    """
+
+    def __init__(self, embed: nn.Linear) -> None:
+        super().__init__()
+        self.before = nn.LayerNorm(embed.in_features)
+        self.embed = embed
+        self.after = nn.LayerNorm(embed.out_features)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Return tokens [..., width] of patches [..., C·size²]."""
+        return self.after(self.embed(self.before(patches)))
+
+
+def embed_patches(inputs: int, width: int, patch_norm: str) -> nn.Module:
+    """Return the embedding of patches of ``inputs`` values, with the given normalisation.
+
+    Raises:
+        TrActValueError: ``patch_norm`` is not in PATCH_NORMS.
+    """
+    embed = nn.Linear(inputs, width)
+    if patch_norm not in PATCH_NORMS:
+        names = ", ".join(PATCH_NORMS)
+        raise TrActValueError(f"patch_norm must be one of {names}; got {patch_norm!r}.")
+    if patch_norm == "none":
+        return embed
+    return PatchNorm(embed) if patch_norm == "patch" else DualPatchNorm(embed)

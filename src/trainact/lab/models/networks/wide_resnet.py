@@ -40,12 +40,12 @@ class WideResNet(nn.Module):
     Args:
         num_classes: outputs.
         in_channels: channels of the image.
-        depth: convolutions, without the shortcuts': 4 more than a multiple of 6.
+        depth: number of convolutions without shortcuts, 4 more than a multiple of 6.
         widening: the stages have this many times 16, 32 and 64 channels.
         dropout: probability of dropping a value between a block's two convolutions.
 
     Raises:
-        TrActValueError: no whole number of blocks makes the depth.
+        TrActValueError: the depth is not 4 more than a multiple of 6.
     """
 
     def __init__(

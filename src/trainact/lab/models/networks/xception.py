@@ -13,7 +13,7 @@ __all__ = ["Xception", "xception"]
 
 
 def _make_separable(in_channels: int, out_channels: int) -> nn.Sequential:
-    """Convolve each channel by 3 x 3, mix them by 1 x 1, normalise."""
+    """Return a depthwise 3 x 3 convolution, a pointwise one and normalisation."""
     return nn.Sequential(
         nn.Conv2d(in_channels, in_channels, 3, padding=1, groups=in_channels, bias=False),
         nn.Conv2d(in_channels, out_channels, 1, bias=False),
@@ -25,11 +25,11 @@ class XceptionBlock(nn.Module):
     """Separable convolutions with ReLU before each, and a shortcut.
 
     Args:
-        widths: channels before the first convolution and after each.
-        stride: of the max-pool that ends the branch and of the shortcut's 1 x 1 convolution; None
-            leaves out both.
-        first_relu: whether ReLU comes before the first convolution too.
-        clips_shortcut: whether that first ReLU holds for the shortcut as well.
+        widths: input channels, then the output channels of each convolution.
+        stride: of the max-pool at the end of the branch and of the 1 x 1 convolution in the
+            shortcut; None omits both.
+        first_relu: whether a ReLU precedes the first convolution too.
+        clips_shortcut: whether that first ReLU is applied to the shortcut as well.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class XceptionBlock(nn.Module):
 
 
 class Xception(nn.Module):
-    """The paper's three flows with strides for small images: 32 pixels become 8, and 4 at the end.
+    """The paper's entry, middle and exit flow, with strides for images of 32 pixels.
 
-    In all blocks but the last the shortcut, too, carries what ReLU left, as in the network of the
-    paper's experiments.
+    In all blocks but the last, the first ReLU is applied to the shortcut too, as in the network of
+    the paper's experiments.
 
     Args:
         num_classes: outputs.

@@ -9,7 +9,7 @@ from PIL import Image, ImageOps
 
 from trainact.errors import TrActValueError
 from trainact.lab.augment.batch import draw_augmentation
-from trainact.lab.augment.single_images import Retoucher
+from trainact.lab.augment.pil_images import PilAugment
 from trainact.lab.recipes.recipe import DataFields
 
 
@@ -30,17 +30,17 @@ def classify(changed, picture):
 
 
 def test_one_of_three_changes_comes_each_with_the_same_chance():
-    retouch, picture = Retoucher(DataFields(policy="three-augment"), 24), make_picture()
-    kinds = [classify(retouch(picture, seed), picture) for seed in range(900)]
+    augment, picture = PilAugment(DataFields(policy="three-augment"), 24), make_picture()
+    kinds = [classify(augment(picture, seed), picture) for seed in range(900)]
     counts = [kinds.count(kind) for kind in ("grey", "solarise", "blur")]
     assert all(250 < count < 350 for count in counts)
 
 
 def test_a_blur_is_smoother_and_keeps_the_mean():
-    retouch, picture = Retoucher(DataFields(policy="three-augment"), 24), make_picture()
+    augment, picture = PilAugment(DataFields(policy="three-augment"), 24), make_picture()
     noise = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
     picture = Image.fromarray(noise)
-    blurred = [retouch(picture, seed) for seed in range(60)]
+    blurred = [augment(picture, seed) for seed in range(60)]
     blurred = [b for b in blurred if classify(b, picture) == "blur"]
     assert len({b.tobytes() for b in blurred}) > 5
     for image in blurred:
@@ -50,9 +50,9 @@ def test_a_blur_is_smoother_and_keeps_the_mean():
 
 def test_colour_jitter_multiplies_the_brightness_by_factors_in_its_range():
     """Of a grey picture contrast and saturation change nothing."""
-    retouch = Retoucher(DataFields(colour_jitter=0.3), 8)
+    augment = PilAugment(DataFields(colour_jitter=0.3), 8)
     grey = Image.new("RGB", (8, 8), (100, 100, 100))
-    values = np.array([retouch(grey, seed).getpixel((0, 0))[0] for seed in range(800)])
+    values = np.array([augment(grey, seed).getpixel((0, 0))[0] for seed in range(800)])
     assert 68 <= values.min() <= 72
     assert 128 <= values.max() <= 130
     assert abs(values.mean() - 100) < 2
@@ -61,13 +61,13 @@ def test_colour_jitter_multiplies_the_brightness_by_factors_in_its_range():
 
 @pytest.mark.parametrize("policy", ["three-augment", "rand-augment"])
 def test_the_seed_alone_decides_and_no_global_generator_moves(policy):
-    retouch, picture = Retoucher(DataFields(policy=policy, colour_jitter=0.3), 24), make_picture()
+    augment, picture = PilAugment(DataFields(policy=policy, colour_jitter=0.3), 24), make_picture()
     python, numpy, state = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
-    first = [retouch(picture, seed).tobytes() for seed in range(20)]
+    first = [augment(picture, seed).tobytes() for seed in range(20)]
     random.seed(5)
     np.random.seed(6)
     before = random.getstate()
-    assert [retouch(picture, seed).tobytes() for seed in range(20)] == first
+    assert [augment(picture, seed).tobytes() for seed in range(20)] == first
     assert random.getstate() == before
     assert torch.equal(torch.get_rng_state(), state)
     assert len(set(first)) > 12
@@ -80,7 +80,7 @@ def test_rand_augment_is_timms_with_the_same_seeds():
 
     fields = DataFields(policy="rand-augment", mean=(0.485, 0.456, 0.406), std=(1.0,) * 3,
                         interpolation="bicubic")  # fmt: skip
-    retouch, picture = Retoucher(fields, 24), make_picture()
+    augment, picture = PilAugment(fields, 24), make_picture()
     theirs = rand_augment_transform(
         "rand-m9-mstd0.5-inc1",
         {"translate_const": 10, "img_mean": (124, 116, 104), "interpolation": Image.BICUBIC},
@@ -89,7 +89,7 @@ def test_rand_augment_is_timms_with_the_same_seeds():
     for seed in range(200):
         random.seed(seed)
         np.random.seed(seed)
-        ours = retouch(picture, seed)
+        ours = augment(picture, seed)
         try:
             assert theirs(picture).tobytes() == ours.tobytes()
         except ValueError:  # PIL no longer keeps 0 bits; the picture was black before

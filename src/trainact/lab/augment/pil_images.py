@@ -1,10 +1,10 @@
-"""What is done to the colours of single pictures: 3-Augment, RandAugment and colour jitter.
+"""Augmentation of PIL images one by one: 3-Augment, RandAugment and colour jitter.
 
-A picture's seed alone decides; no global generator is left moved.
+All draws depend only on the seed of the image; the global generators are left unchanged.
 
 3-Augment: Touvron, Cord, Jégou: DeiT III: Revenge of the ViT, 2022.
 RandAugment: Cubuk, Zoph, Shlens, Le: RandAugment: Practical Automated Data Augmentation with a
-Reduced Search Space, 2020; the form that DeiT trains with, ``rand-m9-mstd0.5-inc1`` of timm.
+Reduced Search Space, 2020; the variant of DeiT, ``rand-m9-mstd0.5-inc1`` in timm.
 """
 
 import contextlib
@@ -17,22 +17,22 @@ import numpy as np
 from trainact.lab.recipes.recipe import DataFields
 from trainact.lab.torchvision_import import import_torchvision
 
-__all__ = ["BLUR_RADII", "RAND_AUGMENT", "Retoucher"]
+__all__ = ["BLUR_RADII", "RAND_AUGMENT", "PilAugment"]
 
 BLUR_RADII = (0.1, 2.0)  # pixels
 RAND_AUGMENT = "rand-m9-mstd0.5-inc1"
 
 
-class Retoucher:
-    """Changes PIL images in RGB, of the size that they are trained at, as the fields say.
+class PilAugment:
+    """Augments PIL images in RGB, already cropped to the training size.
 
-    3-Augment makes a picture grey, solarises it at 128 or blurs it, each with the same chance.
-    Then, in a random order, brightness, contrast and saturation are multiplied by factors from
+    3-Augment converts an image to grey, solarises it at 128 or blurs it, with equal probability.
+    Colour jitter multiplies brightness, contrast and saturation, in a random order, by factors from
     1 - ``colour_jitter`` to 1 + ``colour_jitter``.
 
     Args:
-        fields: the policy and the colour jitter; others are not looked at.
-        image_size: pixels of a side, of which RandAugment's shifts are parts.
+        fields: the policy, the colour jitter, and mean and interpolation for RandAugment.
+        image_size: pixels per side, which RandAugment's shifts are relative to.
     """
 
     def __init__(self, fields: DataFields, image_size: int) -> None:
@@ -42,7 +42,7 @@ class Retoucher:
             self.rand_augment = _make_rand_augment(fields, image_size)
 
     def __call__(self, picture: Any, seed: int) -> Any:
-        """Return the picture, changed by what ``seed`` draws."""
+        """Return the augmented image, drawn with ``seed``."""
         draw = random.Random(seed)
         if self.policy == "three-augment":
             picture = _change_one_of_three(picture, draw)
@@ -74,7 +74,7 @@ def _jitter(picture: Any, largest: float, draw: random.Random) -> Any:
 
 
 def _make_rand_augment(fields: DataFields, image_size: int) -> Any:
-    """Return timm's operations; uncovered corners have the mean colour, or grey."""
+    """Return timm's transform, which fills uncovered pixels with the mean colour, or grey."""
     import_torchvision()
     from PIL import Image
     from timm.data.auto_augment import rand_augment_transform
@@ -98,7 +98,7 @@ def _make_rand_augment(fields: DataFields, image_size: int) -> Any:
 
 
 def _posterize(picture: Any, bits: int, **options: Any) -> Any:
-    """Keep the highest bits of each value; none gives black, which newer versions of PIL refuse."""
+    """Keep the highest bits of each value; with 0 bits, which PIL may refuse, return black."""
     from PIL import Image, ImageOps
 
     del options
@@ -109,7 +109,7 @@ def _posterize(picture: Any, bits: int, **options: Any) -> Any:
 
 @contextlib.contextmanager
 def _seed_globally(seed: int) -> Iterator[None]:
-    """Seed Python's and NumPy's generators, which timm draws from, and put them back."""
+    """Seed the global generators of Python and NumPy, which timm uses, and restore them."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
         random.seed(seed)
