@@ -127,7 +127,7 @@ def test_a_file_is_found_by_arm_seed_and_pattern(tmp_path):
     assert find_weights(ModelFields(weights=pattern, pretraining="tract"), 3) == file
     for fields, message in (
         (ModelFields(weights=pattern, pretraining="plain"), "there is no .*plain-400ep-seed3"),
-        (ModelFields(weights=str(file), pretraining="plain"), "write {pretraining} where"),
+        (ModelFields(weights=str(file), pretraining="plain"), "write {pretraining} in place"),
         (ModelFields(pretraining="plain"), "give their file as --model.weights"),
         (ModelFields(weights=f"{tmp_path}/*/*"), "2 files match"),
     ):

@@ -148,10 +148,10 @@ def embed_patches(inputs: int, width: int, patch_norm: str) -> nn.Module:
     Raises:
         TrActValueError: ``patch_norm`` is not in PATCH_NORMS.
     """
-    embed = nn.Linear(inputs, width)
     if patch_norm not in PATCH_NORMS:
         names = ", ".join(PATCH_NORMS)
         raise TrActValueError(f"patch_norm must be one of {names}; got {patch_norm!r}.")
+    embed = nn.Linear(inputs, width)
     if patch_norm == "none":
         return embed
     return PatchNorm(embed) if patch_norm == "patch" else DualPatchNorm(embed)
