@@ -109,6 +109,6 @@ def test_rand_augment_is_timms_with_the_same_seeds():
         {"crop": "resized"},
     ],
 )
-def test_what_needs_single_pictures_is_refused_for_a_batch_in_memory(fields):
-    with pytest.raises(TrActValueError, match=r"data\.\w+=.* needs images one by one"):
+def test_fields_of_streams_are_refused_for_a_batch_in_memory(fields):
+    with pytest.raises(TrActValueError, match=r"data\.\w+=.* needs images that are read one"):
         draw_augmentation(4, DataFields(**fields), torch.Generator())

@@ -73,7 +73,7 @@ def draw_augmentation(count: int, fields: DataFields, generator: torch.Generator
     """
     if single := fields.find_single():
         raise TrActValueError(
-            f"{single} needs images in their original sizes: set data.storage='stream'."
+            f"{single} needs images that are read one by one: set data.storage='stream'."
         )
     padding = fields.crop_padding if fields.crop == "pad" else 0
     top, left = torch.randint(2 * padding + 1, (2, count), generator=generator)
