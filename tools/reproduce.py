@@ -17,8 +17,8 @@ from trainact.lab.paper import list_tables, read_figures, read_table, read_times
 from trainact.lab.paper.faithful import find_faithful
 from trainact.lab.recipes.experiment import Experiment, find_experiment, list_experiments
 from trainact.lab.records.results import list_record_files
-from trainact.lab.report.command_line import write_command
 from trainact.lab.report.tables import Grid, render_markdown
+from trainact.lab.running.plan import format_command
 from trainact.lab.text import count_epochs
 
 __all__ = ["list_places", "write_reproduction"]
@@ -124,7 +124,7 @@ def make_time_grid(
 
 def write_commands(experiment: Experiment, gpu: Throughput) -> str:
     """Return the section of one recipe: a heading, its title, and the commands."""
-    command = alone = write_command(experiment)
+    command = alone = format_command(experiment)
     parts = experiment.recipe.data.batch_size // FITS
     if parts > 1:  # one GPU holds a part of the batch
         alone += f" \\\n    run.accumulation={parts}"

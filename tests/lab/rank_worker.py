@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from trainact.lab.recipes.recipe_file import read_recipe
+from trainact.lab.recipes.recipe import read_recipe
 from trainact.lab.training.train import train
 
 

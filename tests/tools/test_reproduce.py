@@ -29,7 +29,7 @@ from trainact.lab.cost.estimates import read_throughputs
 from trainact.lab.paper import find_printed, read_times
 from trainact.lab.recipes.experiment import find_experiment, list_experiments
 from trainact.lab.records.record import read_record
-from trainact.lab.report.command_line import write_command
+from trainact.lab.running.plan import format_command
 
 PAPER = [name for name in list_experiments() if find_experiment(name).paper]
 GPU = read_throughputs()[1]
@@ -64,19 +64,19 @@ def test_every_recipe_of_the_paper_is_on_the_page(name, page):
 @pytest.mark.parametrize("name", PAPER)
 def test_the_command_for_one_gpu_is_one_that_can_be_given(name, capsys):
     experiment = find_experiment(name)
-    words = shlex.split(write_command(experiment).replace("\\\n", " "))
+    words = shlex.split(format_command(experiment).replace("\\\n", " "))
     assert cli.main([*words, "--dry-run"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(experiment.plan())
 
 
 def test_data_and_weights_are_asked_for_where_a_recipe_needs_them():
-    assert write_command(find_experiment("cifar10-vit")) == "run cifar10-vit"
-    finetuning = write_command(find_experiment("deit3-vit-s-finetune-a"))
+    assert format_command(find_experiment("cifar10-vit")) == "run cifar10-vit"
+    finetuning = format_command(find_experiment("deit3-vit-s-finetune-a"))
     assert "runs/deit3-vit-s/runs/{pretraining}-400ep" in finetuning
-    transfer = write_command(find_experiment("transfer-cars"))
+    transfer = format_command(find_experiment("transfer-cars"))
     assert "--data path/to/stanford_cars" in transfer
     assert "runs/deit3-vit-s/runs/{pretraining}-800ep" in transfer
-    assert "vgg16.safetensors" in write_command(find_experiment("detection-voc2007"))
+    assert "vgg16.safetensors" in format_command(find_experiment("detection-voc2007"))
 
 
 def test_large_images_are_for_torchrun_and_small_ones_for_an_array():

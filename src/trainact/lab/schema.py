@@ -1,4 +1,4 @@
-"""Fields of frozen dataclasses from untyped tables: kinds are checked, unknown names refused."""
+"""Typed dataclasses from untyped tables, and numbers from text."""
 
 import dataclasses
 import functools
@@ -12,15 +12,21 @@ from trainact.lab.text import describe_unknown
 
 name_nearest = describe_unknown  # for callers that have not moved to lab.text yet
 
-__all__ = ["build_table", "name_nearest", "parse_value"]
+__all__ = [
+    "build_table",
+    "name_nearest",
+    "parse_positive_numbers",
+    "parse_value",
+    "parse_whole_numbers",
+]
 
 
 def build_table(cls: type, table: dict[str, Any], where: str) -> Any:
-    """Return ``cls`` with the fields that ``table`` names, each turned into its annotated kind.
+    """Return the dataclass ``cls`` with the values of ``table``, converted to the fields' types.
 
     Raises:
-        TrActValueError: an unknown key (the nearest is named) or a value that is not among choices.
-        TrActTypeError: a value of the wrong kind.
+        TrActValueError: a key is unknown or missing, or a value is not one of the accepted ones.
+        TrActTypeError: a value has the wrong type.
     """
     if not isinstance(table, dict):
         raise TrActTypeError(f"{where} must hold keys and values; got {table!r}.")
@@ -28,7 +34,7 @@ def build_table(cls: type, table: dict[str, Any], where: str) -> Any:
     for key in table:
         if key not in hints:
             raise TrActValueError(describe_unknown(key, hints, f"key of {where}"))
-    values = {key: _fit(value, hints[key], f"{where}, {key}") for key, value in table.items()}
+    values = {key: _convert(value, hints[key], f"{where}, {key}") for key, value in table.items()}
     missing = [
         field.name
         for field in dataclasses.fields(cls)
@@ -47,7 +53,7 @@ def _read_hints(cls: type) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """Read a value from the command line as TOML reads it; what is not TOML is plain text.
+    """Read a value from the command line as TOML; text that is not TOML stays text.
 
     >>> parse_value("0.1"), parse_value("[60, 120]"), parse_value("adam"), parse_value("1,2")
     (0.1, [60, 120], 'adam', '1,2')
@@ -58,7 +64,46 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def _fit(value: Any, hint: Any, where: str) -> Any:
+def parse_whole_numbers(text: str, option: str) -> tuple[int, ...]:
+    """Return the whole numbers of ``0-4`` or ``5,10,20``.
+
+    >>> parse_whole_numbers("0-2,7", "--seeds")
+    (0, 1, 2, 7)
+
+    Raises:
+        TrActValueError: the text has another form, no number, or a number twice.
+    """
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise TrActValueError(
+                f"{option} takes whole numbers such as 0-4 or 5,10,20; got {text!r}."
+            )
+        numbers += range(int(first), int(last if dash else first) + 1)
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise TrActValueError(f"{option} {text!r} has no number, or a number twice.")
+    return tuple(numbers)
+
+
+def parse_positive_numbers(text: str, option: str) -> tuple[float, ...]:
+    """Return the positive numbers of ``0.05,0.1``.
+
+    Raises:
+        TrActValueError: the text has another form, or a number is not positive and finite.
+    """
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or not all(0 < number < float("inf") for number in numbers):
+        raise TrActValueError(
+            f"{option} takes positive numbers, separated by commas; got {text!r}."
+        )
+    return numbers
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         if value not in inner:
@@ -67,27 +112,28 @@ def _fit(value: Any, hint: Any, where: str) -> Any:
             )
         return value
     if origin is tuple:
-        items = value.split(",") if isinstance(value, str) else value
-        if isinstance(items, int | float):
-            items = [items]
+        items = value
+        if isinstance(value, str):
+            items = value.split(",")
+            items = items if inner[0] is str else [parse_value(item) for item in items]
+        elif isinstance(value, int | float):
+            items = [value]
         if not isinstance(items, list | tuple):
             raise TrActTypeError(f"{where} takes a list; got {value!r}.")
-        read = (
-            [parse_value(item) if inner[0] is not str else item for item in items]
-            if isinstance(value, str)
-            else items
-        )
-        return tuple(_fit(item, inner[0], where) for item in read)
+        return tuple(_convert(item, inner[0], where) for item in items)
     if origin is dict:
         if not isinstance(value, dict):
             raise TrActTypeError(f"{where} takes a table; got {value!r}.")
         return dict(value)
+    if isinstance(hint, types.UnionType):
+        kinds = [kind for kind in inner if kind is not types.NoneType]
+        return _convert(value, kinds[0], where) if len(kinds) == 1 and value is not None else value
+    if dataclasses.is_dataclass(hint):
+        return build_table(typing.cast(type, hint), value, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is str and isinstance(value, int | float):
         return str(value)
-    if isinstance(hint, types.UnionType):
-        return value
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
         raise TrActTypeError(f"{where} takes {names.get(hint, hint)}; got {value!r}.")

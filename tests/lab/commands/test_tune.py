@@ -10,12 +10,10 @@ from trainact.errors import TrActValueError
 from trainact.lab.commands.cli import main
 from trainact.lab.commands.report import read_report
 from trainact.lab.recipes.experiment import find_experiment, make_experiment
-from trainact.lab.recipes.overrides import change_experiment
 from trainact.lab.recipes.recipe import recipe_to_dict
 from trainact.lab.recipes.tuning import read_tuning, use_tuning
 from trainact.lab.records.record import find_records
 from trainact.lab.running import runner
-from trainact.lab.running.smoke import shrink
 
 RECIPE = """
 [experiment]
@@ -57,9 +55,9 @@ def recipe(tmp_path, monkeypatch):
 def test_a_rate_is_chosen_on_held_out_images_and_used_by_every_arm(recipe, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["tune", str(recipe), "--out", str(out)]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     file = out / "quick" / "tuning" / "tuning.json"
-    assert f"trainact run {recipe} --tuned {file}" in told
+    assert f"trainact run {recipe} --tuned {file}" in output
     tuning = json.loads(file.read_text())
     assert {row["optimizer.lr"] for row in tuning["chosen"].values()} == {0.02}
     lost = [row["value"] for row in tuning["tried"] if row["accuracy"] is None]
@@ -81,7 +79,7 @@ def test_a_run_that_fails_says_nothing_about_its_value(recipe, tmp_path, monkeyp
 
     monkeypatch.setattr(runner, "train", fail_once)
     assert main(["tune", str(recipe), "--out", str(tmp_path / "out"), "--epochs", "1"]) == 2
-    assert "1 of 2 runs failed, so that nothing was chosen" in capsys.readouterr().err
+    assert "1 of 2 runs failed, so no value was chosen" in capsys.readouterr().err
     assert not list((tmp_path / "out").rglob("tuning.json"))
 
 
@@ -103,14 +101,14 @@ def test_rates_are_of_a_budget_and_a_factor_is_an_arm():
 
 
 def test_what_was_tuned_must_be_what_is_run(tmp_path):
-    with pytest.raises(TrActValueError, match="no rates were chosen for 4 epochs, only for 2"):
+    with pytest.raises(TrActValueError, match="no values were chosen for 4 epochs, only for 2"):
         make_tuned(**{"2": {"optimizer.lr": 0.3}})
     with pytest.raises(TrActValueError, match="were chosen for y, not for photos"):
         use_tuning(find_experiment("photos"), {"experiment": "y", "chosen": {}})
     with pytest.raises(TrActValueError, match="'trainact tune NAME' writes"):
         read_tuning(tmp_path / "none.json")
     (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(TrActValueError, match="is not what trainact tune writes"):
+    with pytest.raises(TrActValueError, match="was not written by trainact tune"):
         read_tuning(tmp_path / "other.json")
 
 
@@ -122,56 +120,32 @@ def test_a_page_says_where_runs_do_not_have_the_chosen_rates(tmp_path):
     assert "The runs of 2 epochs have optimizer.lr 0.08, not the chosen 0.02." in chapter.notes
 
 
-# fields that are set on the command line
-
-
-def test_a_field_holds_in_every_run_also_where_a_budget_has_its_own():
-    experiment = find_experiment("imagenet-resnet18")
-    changed = change_experiment(experiment, {"optimizer.lr": "0.2"})
-    assert {run.optimizer.lr for run in changed.plan()} == {0.2}
-    assert {run.schedule.milestones for run in changed.plan()} == {(10, 20), (20, 40), (30, 60)}
-
-
-@pytest.mark.parametrize(
-    ("field", "message"),
-    [
-        ("schedule.epochs", "give --epochs"),
-        ("run.seed", "give --seeds"),
-        ("tract.lam", "is what the arms tract-0.05, tract-0.1, tract-0.2 of cifar10-vit set"),
-        ("optimizer.lrr", "did you mean"),
-    ],
-)
-def test_what_runs_differ_in_is_not_set_for_all(field, message):
-    with pytest.raises(TrActValueError, match=message):
-        change_experiment(find_experiment("cifar10-vit"), {field: "3"})
-
-
-def test_a_field_that_is_set_stays_so_in_a_smoke_run():
-    settings = {"data.train_images": 64}
-    small = shrink(change_experiment(find_experiment("cifar10-vit"), settings), settings)
-    assert small.recipe.data.train_images == 64
-
-
-def test_another_budget_needs_milestones_of_its_own(tmp_path, capsys):
-    words = ["run", "cifar100-table", "--epochs", "100", "--networks", "vgg11", "--dry-run"]
-    assert main(words) == 2
-    assert "give schedule.milestones=[...] too" in capsys.readouterr().err
-    assert main([*words, "schedule.milestones=[30,60,80]"]) == 0
-    assert main([*words, "--smoke"]) == 0  # which has none
-    assert main(["tune", "imagenet-resnet18", "--epochs", "45", "--out", str(tmp_path)]) == 2
-    assert "give schedule.milestones=[...] too" in capsys.readouterr().err
-
-
 def test_a_budget_that_is_run_alone_may_be_tuned_alone(recipe, tmp_path, capsys):
     file = tmp_path / "tuning.json"
     file.write_text('{"experiment": "quick", "chosen": {"1": {"optimizer.lr": 0.3}}}')
     words = ["run", str(recipe), "--tuned", str(file), "--dry-run"]
     assert main(words) == 2
-    assert "no rates were chosen for 2 epochs" in capsys.readouterr().err
+    assert "no values were chosen for 2 epochs" in capsys.readouterr().err
     assert main([*words, "--epochs", "1"]) == 0
 
 
-def test_a_grid_of_fields_that_do_not_exist_is_refused():
-    head = {"title": "x", "grid": {"optimizer.lrr": [0.1]}}
-    with pytest.raises(TrActValueError, match="did you mean"):
-        make_experiment({"experiment": head}, "x")
+def test_a_field_of_the_grid_is_not_set(recipe, tmp_path, capsys):
+    assert main(["tune", str(recipe), "--out", str(tmp_path), "optimizer.lr=0.3"]) == 2
+    assert "optimizer.lr is tuned by quick; do not set it" in capsys.readouterr().err
+    assert main(["tune", "photos", "--out", str(tmp_path)]) == 2
+    assert "photos has no values to tune (experiment.grid)" in capsys.readouterr().err
+
+
+def test_each_network_of_a_table_is_tuned_and_run_with_its_own_values(recipe, tmp_path, capsys):
+    networks = 'networks = ["small_models:make_tiny", "small_models:make_noisy"]'
+    recipe.write_text(RECIPE.replace('seeds = "0"', f'seeds = "0"\n{networks}'))
+    out = tmp_path / "out"
+    words = ["--networks", "small_models-make_noisy", "--epochs", "1"]
+    assert main(["tune", str(recipe), "--out", str(out), *words]) == 0
+    command = capsys.readouterr().out.splitlines()[-1].split()
+    assert command[:2] == ["trainact", "run"]
+    assert [path.parent.name for path in out.rglob("tuning")] == ["small_models-make_noisy"]
+    assert main([*command[1:], "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all("small_models-make_noisy" in line for line in lines)

@@ -1,16 +1,14 @@
-"""Recipes: typed fields, unknown names, changes by dotted names, files, experiments."""
+"""Recipes: typed fields, unknown names, changes by dotted names, identities and files."""
 
 import dataclasses
 import math
 import re
+from pathlib import Path
 
 import pytest
 
 from trainact.errors import TrActError, TrActTypeError, TrActValueError
-from trainact.lab.commands.settings import gather_settings, parse_settings
-from trainact.lab.recipes.arms import parse_arms
-from trainact.lab.recipes.experiment import Experiment, find_experiment, list_experiments
-from trainact.lab.recipes.names import parse_numbers, parse_whole_numbers
+from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.recipes.recipe import (
     TABLES,
     Recipe,
@@ -18,11 +16,14 @@ from trainact.lab.recipes.recipe import (
     change_recipe,
     identify,
     make_recipe,
+    read_recipe,
     recipe_to_dict,
+    write_recipe,
 )
-from trainact.lab.recipes.recipe_file import read_recipe, write_recipe
-from trainact.lab.running.smoke import shrink
+from trainact.lab.records.record import find_records
 from trainact.lab.training.optimizers import rate_at
+
+RESULTS = Path(__file__).parents[3] / "results"
 
 
 @pytest.mark.parametrize(
@@ -44,10 +45,13 @@ from trainact.lab.training.optimizers import rate_at
         ({"data": {"mean": [0.5]}}, "the same number of channels"),
         ({"data": 3}, "must hold keys and values; got 3"),
         ({"run": {"ema": 1.0}}, "run.ema is a decay in [0, 1); got 1.0"),
-        ({"run": {"accumulation": 500}}, "more than the images of a batch"),
-        ({"optimizer": {"first_layer_name": "sgd"}}, "use optimizer.first_layer_lr"),
-        ({"optimizer": {"loss": "binary", "label_smoothing": 0.1}}, "has targets of 0 and 1"),
-        ({"data": {"test_crop": 1.5}}, "data.test_crop is a part of the side, up to 1; got 1.5"),
+        ({"run": {"accumulation": 500}}, "exceeds the images of a batch"),
+        ({"optimizer": {"first_layer_name": "sgd"}}, "set optimizer.first_layer_lr"),
+        ({"optimizer": {"loss": "binary", "label_smoothing": 0.1}}, "needs targets of 0 and 1"),
+        (
+            {"data": {"test_crop": 1.5}},
+            "data.test_crop is a fraction of the side, at most 1; got 1.5",
+        ),
         ({"data": {"colour_jitter": 2.0}}, "data.colour_jitter is at most 1; got 2.0"),
         ({"data": {"repeats": 0}}, "data.repeats must be positive; got 0"),
     ],
@@ -129,6 +133,13 @@ def test_fields_that_came_later_do_not_change_the_identity_of_runs_before_them()
         assert identify(change_recipe(Recipe(), {name: value})) != "1375dba54e"
 
 
+def test_the_committed_records_keep_their_recipe_ids():
+    records = find_records(RESULTS)
+    assert len(records) > 200
+    for record in records:
+        assert identify(make_recipe(record["recipe"])) == record["recipe_id"]
+
+
 def test_a_cosine_over_the_whole_run_hides_its_beginning_under_the_warm_up():
     """As timm's scheduler of DeiT: the rate jumps a little where the warm-up ends."""
     fields = ScheduleFields(epochs=400, warmup_epochs=5, warmup_from=1e-6, final_lr=1e-5,
@@ -136,85 +147,6 @@ def test_a_cosine_over_the_whole_run_hides_its_beginning_under_the_warm_up():
     assert rate_at(fields, 4e-3, 0, 10) == 1e-6
     expected = 1e-5 + (4e-3 - 1e-5) * (1 + math.cos(math.pi * 100 / 400)) / 2
     assert rate_at(fields, 4e-3, 1005, 10) == pytest.approx(expected)
-
-
-def test_arms_are_the_recipe_with_fields_changed():
-    arms = parse_arms(["plain", "tract", "lr", "lr=3"], [0.1, 0.5])
-    assert [arm.name for arm in arms] == [
-        "plain",
-        "tract-0.1",
-        "tract-0.5",
-        "lr-10",
-        "lr-2",
-        "lr-3",
-    ]
-    assert arms[3].changes == {"tract.enabled": False, "optimizer.first_layer_lr": 10.0}
-    for names, message in (
-        (["plan"], "there is no arm 'plan'"),
-        (["plain", "plain"], "named twice"),
-        (["lr=0"], "takes a positive number; got '0'"),
-        (["lr=x"], "takes a positive number; got 'x'"),
-        (["tract=3"], "there is no arm 'tract=3'"),
-    ):
-        with pytest.raises(TrActValueError, match=message):
-            parse_arms(names, [0.1])
-
-
-def test_numbers_of_the_command_line():
-    assert parse_whole_numbers("5,10-12", "--epochs") == [5, 10, 11, 12]
-    for text in ("", "a", "1,,2", "3-", "1,1", "-1", "2-1"):
-        with pytest.raises(TrActValueError, match="--epochs"):
-            parse_whole_numbers(text, "--epochs")
-    for text in ("", "0", "-1", "x", "inf", "nan"):
-        with pytest.raises(TrActValueError, match="--lam takes positive numbers"):
-            parse_numbers(text, "--lam")
-    assert parse_settings(["a.b=c=d"]) == {"a.b": "c=d"}
-    with pytest.raises(TrActValueError, match=r"write TABLE\.FIELD=VALUE"):
-        parse_settings(["lr=3"])
-    with pytest.raises(TrActValueError, match=r"--data\.folder needs a value"):
-        gather_settings(["--data.folder"])
-
-
-def test_an_experiment_plans_pairs_side_by_side():
-    arms = tuple(parse_arms(["plain", "tract"], [0.1]))
-    experiment = Experiment(
-        "e", "E", Recipe(), arms, (2, 4), (0, 1), {4: {"optimizer.lr": 0.5}}
-    )  # fmt: skip
-    runs = experiment.plan()
-    assert [(r.run.seed, r.schedule.epochs, r.run.arm) for r in runs][:4] == [
-        (0, 2, "plain"), (0, 2, "tract-0.1"), (0, 4, "plain"), (0, 4, "tract-0.1"),
-    ]  # fmt: skip
-    assert [r.optimizer.lr for r in runs[:4]] == [0.08, 0.08, 0.5, 0.5]
-    assert len({identify(r) for r in runs}) == len(runs) == 8
-
-
-@pytest.mark.parametrize("name", list_experiments())
-def test_every_recipe_of_the_package_resolves_and_shrinks(name):
-    experiment = find_experiment(name)
-    runs = experiment.plan()
-    left_out = sum(len(experiment.arms) - len(arms) for arms in experiment.arms_at.values())
-    each = len(experiment.arms) * len(experiment.budgets) - left_out
-    networks = len(experiment.split())
-    assert len(runs) == networks * each * len(experiment.seeds)
-    assert experiment.title
-    small = shrink(experiment).plan()
-    assert len(small) == networks * len(experiment.arms)
-    assert all(r.run.smoke and r.schedule.epochs == 1 for r in small)
-
-
-def test_an_unknown_recipe_names_the_nearest(tmp_path):
-    with pytest.raises(TrActValueError, match="did you mean 'photos'"):
-        find_experiment("photo")
-    path = tmp_path / "mine.toml"
-    path.write_text('[experiment]\ntitle = "x"\nbudgets = [2]\n[experiment.at.3]\n"data.flip"=true')
-    with pytest.raises(TrActValueError, match=r"budget in mine, experiment\.at '3'"):
-        find_experiment(str(path))
-    path.write_text('[experiment]\ntitle = "x"\n[experiment.extra_arms.a]\n"data.fli" = true')
-    with pytest.raises(TrActValueError, match="did you mean 'flip'"):
-        find_experiment(str(path))
-    path.write_text("[experiment]\nbudgets = [2]")
-    with pytest.raises(TrActValueError, match="lacks title"):
-        find_experiment(str(path))
 
 
 def test_schedules_follow_their_formulas():

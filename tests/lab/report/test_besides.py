@@ -6,9 +6,7 @@ from comparison_records import make_record
 
 pytest.importorskip("rich", reason="the lab's tables need rich")
 
-from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.report.besides import make_besides_grid
-from trainact.lab.report.command_line import write_command
 
 
 def make_runs(**last):
@@ -44,15 +42,3 @@ def test_of_few_classes_and_of_diverged_runs_nothing_is_told():
     assert not make_besides_grid(few).rows
     lost = [{**record, "status": "diverged", "epochs": []} for record in make_runs()]
     assert not make_besides_grid(lost).rows
-
-
-@pytest.mark.parametrize(
-    ("name", "verb", "command"),
-    [
-        ("cifar10-vit", "run", "run cifar10-vit"),
-        ("imagenette-cpu-vit", "tune", "tune imagenette-cpu-vit --data path/to/imagenette"),
-        ("deit3-vit-b", "run", "run deit3-vit-b --data path/to/imagenet"),
-    ],
-)
-def test_a_command_names_what_its_user_has_to_give(name, verb, command):
-    assert write_command(find_experiment(name), verb) == command

@@ -11,13 +11,12 @@ from trainact.errors import TrActValueError
 from trainact.lab.analysis.answers import answer
 from trainact.lab.commands import cli
 from trainact.lab.models.networks import NETWORKS
-from trainact.lab.recipes.experiment import Experiment, find_experiment
-from trainact.lab.recipes.names import name_network
+from trainact.lab.recipes.experiment import Experiment, find_experiment, name_network
 from trainact.lab.recipes.recipe import Recipe, identify
 from trainact.lab.records.failures import clear_failure, read_failure, write_failure
 from trainact.lab.records.record import find_records
 from trainact.lab.running import runner
-from trainact.lab.running.plan import PlannedRun, Shard, parse_shard, place_runs
+from trainact.lab.running.plan import PlannedRun, Shard, format_command, parse_shard, place_runs
 from trainact.lab.running.smoke import shrink
 from trainact.lab.training.optimizers import rate_at
 
@@ -147,7 +146,7 @@ def test_the_command_lists_networks_parts_and_what_is_wrong(capsys, tmp_path):
     assert len(capsys.readouterr().out.splitlines()) == 2  # another budget has all arms
     for wrong, message in (
         (["--networks", "vgg12"], "unknown network of cifar100-table 'vgg12'; did you mean"),
-        (["--arms", "plain", "--epochs", "133"], "has no run with those arms and budgets"),
+        (["--arms", "plain", "--epochs", "133"], "has no run with these arms and budgets"),
         (["--shard", "3/2"], "--shard takes i/n"),
     ):
         assert cli.main([*base, *wrong]) == 2
@@ -156,25 +155,12 @@ def test_the_command_lists_networks_parts_and_what_is_wrong(capsys, tmp_path):
     assert "photos has one network" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('[experiment.arms_at]\n7 = ["plain"]', "budget in wrong, experiment.arms_at '7'"),
-        ('[experiment.arms_at]\n5 = ["plane"]', "'plane'; did you mean 'plain'"),
-    ],
-)
-def test_arms_at_a_budget_must_be_known(tmp_path, line, message):
-    (tmp_path / "wrong.toml").write_text(f'[experiment]\ntitle = "x"\nbudgets = [5]\n{line}')
-    with pytest.raises(TrActValueError, match=message):
-        find_experiment(str(tmp_path / "wrong.toml"))
-
-
 def test_runs_of_two_networks_are_done_apart_and_never_compared(two, tmp_path, capsys):
     out = tmp_path / "out"
     assert cli.main(["run", two, "--out", str(out)]) == 0
     said = capsys.readouterr()
     assert "4 runs complete, 0 diverged, 0 failed" in said.out
-    assert f"What they say: trainact report {out}\n" in said.out
+    assert f"Report: trainact report {out}\n" in said.out
     assert "small_models-make_noisy: plain, 1 epoch, seed 0: epoch 1/1" in said.err
     folders = sorted(path.name for path in out.iterdir())
     assert folders == ["small_models-make_noisy", "small_models-make_tiny"]
@@ -202,7 +188,7 @@ def test_a_failure_is_recorded_listed_tried_again_and_then_forgotten(tmp_path, c
     command = ["run", str(file), "--out", str(out), "--arms", "plain"]
     assert cli.main(command) == 1
     said = capsys.readouterr()
-    assert "1 runs complete, 0 diverged, 1 failed" in said.out
+    assert "1 run complete, 0 diverged, 1 failed" in said.out
     assert "failed: small_models-make_broken: plain, 1 epoch, seed 0: RuntimeError" in said.err
     [path] = out.rglob("failure.json")
     failure = json.loads(path.read_text())
@@ -263,3 +249,21 @@ def test_two_small_networks_of_the_table_take_their_smoke_steps(tmp_path, capsys
     assert {r["kind"] for r in records} == {"smoke"}
     assert all(r["epochs"][0]["train_seen"] == 8 for r in records)
     assert not list(tmp_path.rglob("weights.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("name", "verb", "command"),
+    [
+        ("cifar10-vit", "run", "run cifar10-vit"),
+        ("imagenette-cpu-vit", "tune", "tune imagenette-cpu-vit --data path/to/imagenette"),
+        ("deit3-vit-b", "run", "run deit3-vit-b --data path/to/imagenet"),
+        (
+            "transfer-cifar10",
+            "run",
+            "run transfer-cifar10 \\\n    --model.weights "
+            "'runs/deit3-vit-s/runs/{pretraining}-800ep-seed{seed}-*/weights.safetensors'",
+        ),
+    ],
+)
+def test_a_command_names_what_its_user_has_to_give(name, verb, command):
+    assert format_command(find_experiment(name), verb) == command

@@ -16,7 +16,7 @@ if not (dist.is_available() and dist.is_gloo_available()):
 
 import safetensors.torch
 
-from trainact.lab.recipes.recipe_file import write_recipe
+from trainact.lab.recipes.recipe import write_recipe
 from trainact.lab.records.record import RunFolder, find_records, read_record
 from trainact.lab.training.train import train
 

@@ -19,8 +19,7 @@ from lab_helpers import (
     without_times,
 )
 from trainact.lab.files import StorageError
-from trainact.lab.recipes.recipe import change_recipe
-from trainact.lab.recipes.recipe_file import read_recipe, write_recipe
+from trainact.lab.recipes.recipe import change_recipe, read_recipe, write_recipe
 from trainact.lab.records.record import RunFolder, find_records, read_record
 from trainact.lab.training import train as train_module
 from trainact.lab.training.train import train

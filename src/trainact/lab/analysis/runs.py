@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from trainact.errors import TrActValueError
 from trainact.lab.metric import read_metric, read_percent
 from trainact.lab.recipes.arms import BASELINE, order_arms
-from trainact.lab.recipes.recipe import HARMLESS
+from trainact.lab.recipes.recipe import FIELDS_WITHOUT_EFFECT
 from trainact.lab.records.record import FORMAT, Record
 from trainact.lab.text import count_epochs
 
@@ -25,7 +25,7 @@ __all__ = [
     "read_runs",
 ]
 
-FREE_FIELDS = HARMLESS | {"run.seed", "run.device"}
+FREE_FIELDS = FIELDS_WITHOUT_EFFECT | {"run.seed", "run.device"}
 """Recipe fields that may differ between the seeds of one arm at one budget."""
 ARM_FIELDS = {"tract", "optimizer.first_layer_lr", "model.pretraining", "model.weights"}
 """Recipe tables and fields in which the standard arms may differ from plain."""

@@ -1,7 +1,7 @@
 """The command line: ``trainact COMMAND``.
 
-Each command is a module with ``add_arguments(parser)`` and ``run(arguments)``, imported only when
-it is called, so that one command does not need the packages of another.
+Each command is a module with ``add_arguments(parser)`` and ``run(arguments)``. It is imported only
+when it is called, so that one command does not need the packages of another.
 """
 
 import argparse
@@ -13,40 +13,39 @@ from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 import trainact
-from trainact.errors import TrActError
-from trainact.lab.commands.settings import gather_settings
+from trainact.errors import TrActError, TrActValueError
 from trainact.lab.ranks import is_first_rank
 
 __all__ = ["main", "start"]
 
 
 class Command(NamedTuple):
-    """Which extra a command needs, and what it does in one line."""
+    """The extra that a command needs, and its summary."""
 
     extra: str
     summary: str
 
 
 COMMANDS = {
-    "compare": Command("lab", "train plain and with TrAct, and compare"),
+    "compare": Command("lab", "train with and without TrAct, and compare"),
     "run": Command("lab", "do the runs of a recipe"),
-    "tune": Command("lab", "choose rates for plain training, held-out"),
-    "collect": Command("lab", "gather the records of runs in one file for each experiment"),
-    "report": Command("lab", "make pages from the records of runs"),
-    "ls": Command("lab", "list all recipes, their runs and their cost"),
-    "show": Command("lab", "show a recipe, its runs and what each costs"),
+    "tune": Command("lab", "tune a recipe for plain training on held-out images"),
+    "collect": Command("lab", "collect the records of runs in one file per experiment"),
+    "report": Command("lab", "write pages from the records of runs"),
+    "ls": Command("lab", "list the recipes with their runs and cost"),
+    "show": Command("lab", "show a recipe with its runs and their cost"),
     "figure1": Command("lab", "measure and draw the paper's Figure 1"),
-    "bench": Command("bench", "measure what TrAct costs on this machine"),
-    "inspect": Command("lab", "show the first layers of a named model"),
+    "bench": Command("bench", "measure the cost of TrAct on this machine"),
+    "inspect": Command("lab", "show the first layers of a model"),
 }
-"""Each is the module of its name in this package."""
+"""The commands; each is the module of its name in this package."""
 
-GO_ON = ("compare", "run", "tune")
-"""Commands that find what was done before."""
+RESUMABLE = ("compare", "run", "tune")
+"""Commands that continue where they were interrupted."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, or 2 with one line on standard error where it cannot be done."""
+    """Run one command; return its exit code, or 2 after one line on standard error."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _make_parser()
     if not arguments or arguments[0] not in COMMANDS:
@@ -56,9 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = COMMANDS[name]
     try:
         module = importlib.import_module(f"trainact.lab.commands.{name}")
-        own = argparse.ArgumentParser(f"trainact {name}", description=command.summary)
+        description = command.summary[0].upper() + command.summary[1:] + "."
+        own = argparse.ArgumentParser(f"trainact {name}", description=description)
         module.add_arguments(own)
-        return int(module.run(own.parse_intermixed_args(gather_settings(arguments[1:]))) or 0)
+        return int(module.run(own.parse_intermixed_args(_join_fields(arguments[1:]))) or 0)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("trainact"):
             raise
@@ -69,17 +69,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TrActError as error:
         return _fail(str(error))
     except KeyboardInterrupt as error:
-        more = "; the same command goes on where it stopped" if name in GO_ON else ""
+        hint = "; the same command continues from here" if name in RESUMABLE else ""
         if is_first_rank():
-            _fail(f"interrupted{more}.")
+            _fail(f"interrupted{hint}.")
         return getattr(error, "code", 128 + signal.SIGINT)
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def start() -> NoReturn:
-    """Run one command as a program, which after Ctrl-C dies of it, so that a shell's loop ends."""
+    """Run one command as a program; Ctrl-C ends it by SIGINT, so that a shell's loop ends too."""
     code = main()
     if code == 128 + signal.SIGINT:
         sys.stdout.flush()
@@ -88,17 +88,40 @@ def start() -> NoReturn:
     raise SystemExit(code)
 
 
+def _join_fields(arguments: Sequence[str]) -> list[str]:
+    """Return a command line with ``--table.field value`` written as ``table.field=value``.
+
+    >>> _join_fields(["--data.folder", "here", "--seeds", "0-4", "--run.ema=0.9"])
+    ['data.folder=here', '--seeds', '0-4', 'run.ema=0.9']
+
+    Raises:
+        TrActValueError: a field has no value.
+    """
+    joined: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name.startswith("--") and "." in name:
+            if not equals and (following := next(words, None)) is not None:
+                equals, value = "=", following
+            if not equals:
+                raise TrActValueError(f"{name} needs a value.")
+            word = f"{name[2:]}={value}"
+        joined.append(word)
+    return joined
+
+
 def _make_parser() -> argparse.ArgumentParser:
     width = max(map(len, COMMANDS))
-    shown = "\n".join(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items())
+    lines = "\n".join(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items())
     parser = argparse.ArgumentParser(
         "trainact",
-        description="Train the first layer of a vision model through its pre-activations.",
-        epilog=f"commands:\n{shown}\n\n'trainact COMMAND --help' tells more.",
+        description="Train the first layer of a vision model on its pre-activations (TrAct).",
+        epilog=f"commands:\n{lines}\n\n'trainact COMMAND --help' shows the options of a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"trainact {trainact.__version__}")
-    parser.add_argument("command", choices=list(COMMANDS), metavar="COMMAND")
+    parser.add_argument("command", choices=list(COMMANDS), metavar="COMMAND", help="see below")
     return parser
 
 

@@ -1,34 +1,34 @@
 """``trainact compare``: does TrAct help on my model and my data?"""
 
 import argparse
+import dataclasses
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from trainact.errors import TrActValueError
-from trainact.lab.commands.settings import parse_settings
+from trainact.lab.commands.request import add_experiment_options, parse_settings, read_experiments
 from trainact.lab.ranks import is_first_rank
-from trainact.lab.recipes.arms import parse_arms
-from trainact.lab.recipes.experiment import Experiment, find_experiment
-from trainact.lab.recipes.names import name_run, parse_numbers, parse_whole_numbers
-from trainact.lab.recipes.recipe import Recipe, change_recipe
+from trainact.lab.recipes.recipe import name_run
 from trainact.lab.report.comparison import Comparison, write_comparison
 from trainact.lab.report.tables import print_final_table
 from trainact.lab.report.wording import caution_about_time, give_verdicts, tell_speed_up
 from trainact.lab.running.display import Silence, choose_display
 from trainact.lab.running.plan import place_runs
 from trainact.lab.running.runner import RunResult, run_all
+from trainact.lab.text import count
 from trainact.options import DEFAULT_LAM
 
 __all__ = ["add_arguments", "run"]
 
-RATES = {"sgd": 0.08, "adam": 1e-3, "adamw": 1e-3, "lamb": 4e-3}
-"""Learning rates where the command line names an optimizer and no rate."""
+DEFAULT_LR = {"sgd": 0.08, "adam": 1e-3, "adamw": 1e-3, "lamb": 4e-3}
+"""Learning rates if the command line names an optimizer and no learning rate."""
 
 FIELDS = {
     "model": "model.name",
-    "data": "data.name",
+    "data_name": "data.name",
     "image_size": "data.image_size",
     "optimizer": "optimizer.name",
     "lr": "optimizer.lr",
@@ -38,98 +38,112 @@ FIELDS = {
     "workers": "data.workers",
     "tracker": "run.tracker",
 }
-"""Options that are short for a field of the recipe."""
+"""Options that set a field of the recipe."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command's arguments."""
+    """Add the command's arguments."""
     add = parser.add_argument
-    add("--model", help="lab:NAME, timm:NAME, torchvision:NAME or package.module:function")
-    add("--data", help="photos, cifar10, cifar100, a folder of images or of parquet files, an .npz "
-        "file, or a hub id")  # fmt: skip
-    add("--image-size", type=int, metavar="PIXELS", help="side that images are brought to")
-    add("--epochs", default="1,2", metavar="N[,N...]",
-        help="budgets, each with its own full schedule: 5,10,20 (default 1,2)")  # fmt: skip
-    add("--seeds", default="0-2", help="0-4 or 0,1,2 (default 0-2)")
-    add(
-        "--arms", default="plain,tract", help="of plain, tract, lr, lr=FACTOR (default plain,tract)"
+    add("--model", metavar="NAME",
+        help="lab:NAME, timm:NAME, torchvision:NAME or package.module:function")  # fmt: skip
+    add("--image-size", type=int, metavar="PIXELS", help="resize images to this side length")
+    add("--optimizer", choices=list(DEFAULT_LR), help="optimizer of every arm")
+    add("--lr", type=float, help="learning rate of every arm")
+    add("--batch-size", type=int, metavar="N", help="images per step, over all ranks")
+    add("--device", help="auto, cpu, cuda, cuda:1 or mps")
+    add("--precision", choices=["no", "bf16", "fp16"], help="automatic mixed precision")
+    add("--workers", type=int, metavar="N", help="processes that load images from a stream")
+    add("--tracker", choices=["none", "tensorboard", "trackio", "wandb"],
+        help="experiment tracker")  # fmt: skip
+    add("--recipe", default="photos", metavar="NAME",
+        help="recipe or .toml file with all other fields (default: %(default)s)")  # fmt: skip
+    parser.set_defaults(data=None)
+    add_experiment_options(
+        parser,
+        refused={
+            "--networks": "it trains one network; choose it with --model",
+            "--tuned": "use 'trainact run RECIPE --tuned FILE', or give --lr",
+            "--smoke": "use 'trainact run RECIPE --smoke', or a small --epochs",
+        },
+        changed={
+            "--data": {
+                "dest": "data_name",
+                "metavar": "NAME",
+                "help": "photos, cifar10, cifar100, a folder of images or parquet files, an .npz "
+                "file, or a hub id",
+            },
+            "--epochs": {
+                "default": "1,2",
+                "help": "budgets, each with its own full schedule (default: %(default)s)",
+            },
+            "--seeds": {
+                "default": "0-2",
+                "help": "seeds, such as 0-4 or 0,1,2 (default: %(default)s)",
+            },
+            "--arms": {
+                "default": "plain,tract",
+                "help": "plain, tract, lr (first-layer learning rate times 1/λ) or lr=FACTOR "
+                "(default: %(default)s)",
+            },
+            "--lam": {"default": f"{DEFAULT_LAM:g}"},
+            "--out": {"default": Path("trainact-compare")},
+        },
     )
-    add(
-        "--lam",
-        default=f"{DEFAULT_LAM:g}",
-        metavar="λ[,λ...]",
-        help="one tract arm for each (default %(default)s)",
-    )
-    add("--optimizer", choices=list(RATES))
-    add("--lr", type=float, help="learning rate; the same for every arm")
-    add("--batch-size", type=int, help="images of a step, over all ranks")
-    add("--device", help="auto, cpu, cuda, cuda:1, mps")
-    add("--precision", choices=["no", "bf16", "fp16"])
-    add("--workers", type=int, help="processes that read images, for data that streams")
-    add("--jobs", type=int, default=1, help="runs side by side (default 1)")
-    add("--tracker", choices=["none", "tensorboard", "trackio", "wandb"])
-    add("--recipe", default="photos", help="a recipe, or a file with one, to start from")
-    add("--out", type=Path, default=Path("trainact-compare"), help="folder (default %(default)s)")
-    add("settings", nargs="*", metavar="TABLE.FIELD=VALUE", help="any other field of the recipe")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do the runs that are not done yet, then write and print the answers."""
-    lams = parse_numbers(arguments.lam, "--lam")
-    experiment = Experiment(
-        name="compare",
-        title="compare",
-        recipe=_resolve(arguments),
-        arms=tuple(parse_arms(arguments.arms.split(","), lams)),
-        budgets=tuple(parse_whole_numbers(arguments.epochs, "--epochs")),
-        seeds=tuple(parse_whole_numbers(arguments.seeds, "--seeds")),
-    )
+    """Do the runs that are not done yet, then write and print the comparison."""
+    experiments = read_experiments(arguments, _read_fields(arguments))
+    if len(experiments) > 1:
+        raise TrActValueError(
+            f"--recipe {arguments.recipe} names {', '.join(e.name for e in experiments)}; "
+            "choose one of them."
+        )
+    recipes = dataclasses.replace(experiments[0], networks=()).plan()
     display = choose_display() if is_first_rank() else Silence()
-    outcomes = run_all(place_runs(experiment.plan(), arguments.out), arguments.jobs, display)
-    return _answer(outcomes, arguments) if is_first_rank() else 0
+    results = run_all(place_runs(recipes, arguments.out), arguments.jobs, display)
+    return _finish(results, arguments) if is_first_rank() else 0
 
 
-def _resolve(arguments: argparse.Namespace) -> Recipe:
-    """Return the recipe that all arms share."""
-    recipe = find_experiment(arguments.recipe).recipe
-    given = {
+def _read_fields(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the recipe fields that the command's own options set."""
+    fields: dict[str, Any] = {
         field: getattr(arguments, option)
         for option, field in FIELDS.items()
         if getattr(arguments, option) is not None
     }
-    if "model.name" in given:
-        given["model.arguments"] = {}
-    if "optimizer.name" in given and "optimizer.lr" not in given:
-        given["optimizer.lr"] = RATES[given["optimizer.name"]]
-    return change_recipe(recipe, {**given, **parse_settings(arguments.settings)})
+    if "model.name" in fields:
+        fields["model.arguments"] = {}
+    settings = parse_settings(arguments.settings)
+    if "optimizer.name" in fields and "optimizer.lr" not in {**fields, **settings}:
+        fields["optimizer.lr"] = DEFAULT_LR[fields["optimizer.name"]]
+    return fields
 
 
-def _answer(outcomes: Sequence[RunResult], arguments: argparse.Namespace) -> int:
-    """Write the pages, print the table; 1 where a run failed or diverged."""
-    records = [outcome.record for outcome in outcomes if outcome.record is not None]
-    failed = [outcome for outcome in outcomes if outcome.failure is not None]
-    for outcome in failed:
-        print(f"trainact: {name_run(outcome.recipe)}: {outcome.failure}", file=sys.stderr)
+def _finish(results: Sequence[RunResult], arguments: argparse.Namespace) -> int:
+    """Write the pages and print the comparison; return 1 if a run failed or diverged."""
+    records = [result.record for result in results if result.record is not None]
+    failed = [result for result in results if result.failure is not None]
+    for result in failed:
+        print(f"trainact: {name_run(result.recipe)}: {result.failure}", file=sys.stderr)
     if not records:
-        raise TrActValueError("no run came to its end, so there is nothing to compare.")
+        raise TrActValueError("no run was completed, so there is nothing to compare.")
     command = "trainact " + shlex.join(sys.argv[1:])
-    comparison = write_comparison(records, arguments.out, command, arguments.jobs)
-    _print(comparison)
+    _print(write_comparison(records, arguments.out, command, arguments.jobs))
     diverged = [record for record in records if record["status"] == "diverged"]
     return 1 if failed or diverged else 0
 
 
 def _print(comparison: Comparison) -> None:
-    """Print the answers: the table, what it means, how much sooner, and where to read on."""
+    """Print the table, the verdicts, the speed-ups and the path of the page."""
     answers = comparison.answers
     print_final_table(answers)
     for budget, verdict in give_verdicts(answers):
-        print(f"{budget} {'epoch' if budget == 1 else 'epochs'}: {verdict}")
-    for found in answers.speed_ups:
-        print(tell_speed_up(found))
-    for told in answers.missing:
-        print(told)
+        print(f"{count(budget, 'epoch')}: {verdict}")
+    for speed_up in answers.speed_ups:
+        print(tell_speed_up(speed_up))
+    for message in answers.missing:
+        print(message)
     if answers.jobs > 1:
         print(caution_about_time(answers.jobs))
-    page = comparison.folder / "comparison.html"
-    print(f"The page with curves, cost and every run: {page}")
+    print(f"Page with curves, cost and all runs: {comparison.folder / 'comparison.html'}")

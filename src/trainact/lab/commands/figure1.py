@@ -19,17 +19,17 @@ from torch import Tensor, nn
 
 from trainact import diagnose, find_first_layers
 from trainact.errors import TrActValueError
-from trainact.lab.commands.settings import parse_settings
+from trainact.lab.commands.request import parse_settings
 from trainact.lab.data import ImageData, ImageTensor, load_data
 from trainact.lab.data.cache import cache_file
 from trainact.lab.environment import describe_environment
 from trainact.lab.files import write_atomically
 from trainact.lab.models.build import build_model
 from trainact.lab.randomness import seed_everything
-from trainact.lab.recipes.names import parse_whole_numbers
 from trainact.lab.recipes.recipe import DataFields, ModelFields, Recipe, change_recipe
 from trainact.lab.report.curves import export_picture
 from trainact.lab.report.figure1_picture import Steps, compute_cosine, draw_figure1
+from trainact.lab.schema import parse_whole_numbers
 from trainact.lab.training.batches import EvaluationBatches, Place, measure_standard
 from trainact.options import DEFAULT_LAM
 

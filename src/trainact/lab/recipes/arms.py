@@ -6,8 +6,19 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainact.errors import TrActValueError
+from trainact.options import DEFAULT_LAM
 
-__all__ = ["BASELINE", "Arm", "arm_of_recipe", "make_arm", "name_arm", "order_arms", "parse_arms"]
+__all__ = [
+    "BASELINE",
+    "FIRST_LAYER_LR",
+    "Arm",
+    "arm_of_recipe",
+    "make_arm",
+    "make_lr_arm",
+    "name_arm",
+    "order_arms",
+    "parse_arms",
+]
 
 BASELINE = "plain"
 TRACT, LAM, FIRST_LAYER_LR = "tract.enabled", "tract.lam", "optimizer.first_layer_lr"
@@ -15,7 +26,7 @@ TRACT, LAM, FIRST_LAYER_LR = "tract.enabled", "tract.lam", "optimizer.first_laye
 
 @dataclass(frozen=True)
 class Arm:
-    """An arm; a field that is None has the recipe's own value.
+    """An arm, identified by its name; a field that is None has the recipe's own value.
 
     Attributes:
         name: the name in records, run folders and on the command line.
@@ -29,12 +40,12 @@ class Arm:
     """
 
     name: str
-    title: str
-    kind: Literal["plain", "tract", "lr", "other"]
-    tract: bool | None = None
-    lam: float | None = None
-    first_layer_lr: float | None = None
-    others: dict[str, Any] = field(default_factory=dict)
+    title: str = field(compare=False)
+    kind: Literal["plain", "tract", "lr", "other"] = field(compare=False)
+    tract: bool | None = field(default=None, compare=False)
+    lam: float | None = field(default=None, compare=False)
+    first_layer_lr: float | None = field(default=None, compare=False)
+    others: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -73,6 +84,11 @@ def make_arm(name: str, changes: Mapping[str, Any]) -> Arm:
     return Arm(name, title, kind, tract, lam, factor, others)
 
 
+def make_lr_arm(factor: float) -> Arm:
+    """Return plain training with the first layer's learning rate multiplied by ``factor``."""
+    return make_arm(f"lr-{factor:g}", {TRACT: False, FIRST_LAYER_LR: factor})
+
+
 def arm_of_recipe(name: str, tables: Mapping[str, Any]) -> Arm:
     """Return the arm of a run from its name and its recipe's tables, as a record holds them.
 
@@ -83,7 +99,7 @@ first_layer_lr=10, others={})
     tract, optimizer = tables.get("tract", {}), tables.get("optimizer", {})
     fields = {
         TRACT: tract.get("enabled", True),
-        LAM: tract.get("lam", 0.1),
+        LAM: tract.get("lam", DEFAULT_LAM),
         FIRST_LAYER_LR: optimizer.get("first_layer_lr", 1.0),
     }
     return make_arm(name, fields)
@@ -119,7 +135,7 @@ def _parse(name: str, lams: Sequence[float]) -> list[Arm]:
         return [make_arm(f"tract-{lam:g}", {TRACT: True, LAM: lam}) for lam in lams]
     if kind == "lr":
         factors = [_read_factor(factor)] if equals else [1 / lam for lam in lams]
-        return [make_arm(f"lr-{f:g}", {TRACT: False, FIRST_LAYER_LR: f}) for f in factors]
+        return [make_lr_arm(one) for one in factors]
     raise TrActValueError(
         f"there is no arm {name!r}; the arms are plain, tract (one for each --lam), lr (plain, the "
         "first layer's learning rate times 1/λ) and lr=FACTOR."

@@ -1,85 +1,101 @@
-"""An experiment: one recipe, run in several arms, at several budgets, from several seeds.
+"""Experiments: a recipe that is run in several arms, at several budgets, from several seeds.
 
-One that names networks is a table of experiments, one for each network: ``split`` returns these
-members, named ``TABLE/NETWORK``. Runs live below their member's name, so that runs of two networks
-never share a folder, and only a member's runs are compared with each other.
+An experiment over several networks is a table of experiments: ``split`` returns one member per
+network, named ``TABLE/NETWORK``. Each member has its own folder of runs, and only runs of the same
+member are compared with each other.
 """
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from trainact.errors import TrActValueError
-from trainact.lab.recipes.arms import Arm, make_arm, parse_arms
-from trainact.lab.recipes.names import name_network, parse_whole_numbers
-from trainact.lab.recipes.recipe import Recipe, change_recipe, make_recipe
-from trainact.lab.recipes.recipe_file import read_toml
-from trainact.lab.schema import build_table, name_nearest
+from trainact.lab.recipes.arms import Arm, arm_of_recipe, make_arm, parse_arms
+from trainact.lab.recipes.recipe import (
+    Recipe,
+    change_recipe,
+    make_recipe,
+    read_toml,
+    recipe_to_dict,
+)
+from trainact.lab.schema import build_table, parse_whole_numbers
+from trainact.lab.text import describe_unknown
+from trainact.options import DEFAULT_LAM
 
 __all__ = [
     "Experiment",
+    "Pretraining",
     "find_experiment",
     "find_experiments",
     "list_experiments",
     "make_experiment",
+    "name_network",
     "read_tables",
 ]
 
 
 @dataclass(frozen=True)
-class ExperimentFields:
-    """The table ``experiment`` of a recipe file."""
+class Pretraining:
+    """The recipe and budget whose runs provide the initial weights."""
+
+    recipe: str
+    budget: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Description:
+    """Fields of an experiment that its file holds in their final form."""
 
     title: str
-    paper: str = ""  # the figure or table that it is the recipe of
-    note: str = ""  # what no source states and was chosen here
-    budgets: tuple[int, ...] = ()  # epochs; empty: the recipe's own
+    paper: str = ""  # figure or table of the paper
+    note: str = ""  # settings that no source states
+    networks: tuple[str, ...] = ()  # values of model.name; empty: the recipe's network
+    grid: dict[str, list[Any]] = field(default_factory=dict)  # values to tune, by field
+    against: dict[str, str] = field(default_factory=dict)  # by arm: a second arm to compare with
+    smoke: dict[str, Any] = field(default_factory=dict)  # further changes in smoke runs
+    pretraining: Pretraining | None = None  # origin of the initial weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ExperimentTable(_Description):
+    """The table ``experiment`` of a recipe file."""
+
+    budgets: tuple[int, ...] = ()  # epochs; empty: the recipe's
     seeds: str = "0-4"
     arms: tuple[str, ...] = ("plain", "tract")
-    lams: tuple[float, ...] = (0.1,)
-    networks: tuple[str, ...] = ()  # as in model.name; empty: the recipe's own
-    arms_at: dict[str, list[str]] = field(default_factory=dict)  # at a budget that not all have
-    at: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes at a budget
-    grid: dict[str, list[Any]] = field(default_factory=dict)  # values to choose from, by field
-    extra_arms: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes by name
-    against: dict[str, str] = field(default_factory=dict)  # arms to compare with, beside plain
-    smoke: dict[str, Any] = field(default_factory=dict)  # changes of a smoke run
+    lams: tuple[float, ...] = (DEFAULT_LAM,)
+    extra_arms: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes, by name
+    arms_at: dict[str, list[str]] = field(default_factory=dict)
+    at: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A recipe and everything that varies.
+@dataclass(frozen=True, kw_only=True)
+class Experiment(_Description):
+    """A recipe and everything that varies between its runs.
 
     Attributes:
-        name: its file's name.
-        recipe: what all runs share.
-        changes: by budget, what differs at it (a learning rate chosen for that length).
-        grid: values to choose from on the held-out images, by field.
-        networks: what ``model.name`` is in each member; empty: the recipe's own network alone.
-        arms_at: by budget, the arms that are run at it, where not all are.
-        smoke: what differs in a smoke run, beside what `shrink` changes in all.
-        against: by arm, another arm that it is compared with, beside plain.
+        name: the name of its file.
+        recipe: the fields that all runs share.
+        arms: the arms.
+        budgets: numbers of epochs, each with its own full schedule.
+        seeds: the seeds.
+        changes: by budget, the fields that differ there, such as the learning rate.
+        arms_at: by budget, the names of its arms, if not all.
     """
 
     name: str
-    title: str
     recipe: Recipe
     arms: tuple[Arm, ...]
     budgets: tuple[int, ...]
     seeds: tuple[int, ...]
     changes: dict[int, dict[str, Any]] = field(default_factory=dict)
-    paper: str = ""
-    note: str = ""
-    grid: dict[str, list[Any]] = field(default_factory=dict)
-    networks: tuple[str, ...] = ()
     arms_at: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    smoke: dict[str, Any] = field(default_factory=dict)
-    against: dict[str, str] = field(default_factory=dict)
 
     def split(self) -> list["Experiment"]:
-        """Return one experiment for each network, or this one where the network does not vary."""
+        """Return one experiment per network, or this one if it has a single network."""
         return [
             dataclasses.replace(
                 self,
@@ -92,7 +108,7 @@ class Experiment:
         ] or [self]
 
     def plan(self) -> list[Recipe]:
-        """Return one recipe a run; runs that are compared with each other stand side by side."""
+        """Return one recipe per run; runs that are compared with each other are neighbours."""
         return [
             change_recipe(
                 member.recipe,
@@ -112,63 +128,67 @@ class Experiment:
         ]
 
 
+def name_network(model: str) -> str:
+    """Return the name of a network in tables and folders, from its ``model.name``.
+
+    >>> name_network("lab:vgg16"), name_network("timm:vit_tiny.in1k")
+    ('vgg16', 'timm-vit_tiny.in1k')
+    """
+    return model.removeprefix("lab:").replace(":", "-").replace("/", "-")
+
+
 def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
-    """Return the experiment of a recipe file's tables; without a table of its own, the one run.
+    """Return the experiment of a recipe file; without a table ``experiment`` it has one run.
 
     Raises:
-        TrActValueError: a key, an arm or a value is not what it should be.
+        TrActValueError: a key, an arm or a value is invalid.
     """
     tables = dict(tables)
     head = tables.pop("experiment", None)
     recipe = make_recipe(tables, name)
     if head is None:
-        arm = make_arm(recipe.run.arm or ("tract" if recipe.tract.enabled else "plain"), {})
-        budget, seed = recipe.schedule.epochs, recipe.run.seed
-        return Experiment(name, name, recipe, (arm,), (budget,), (seed,))
-    fields: ExperimentFields = build_table(ExperimentFields, head, f"{name}, table experiment")
-    arms = parse_arms(fields.arms, fields.lams) if fields.arms or not fields.extra_arms else []
-    arms += [make_arm(arm, changes) for arm, changes in fields.extra_arms.items()]
-    budgets = fields.budgets or (recipe.schedule.epochs,)
-    for table, keys in (("at", fields.at), ("arms_at", fields.arms_at)):
-        for key in keys:
-            if key not in map(str, budgets):
-                where = f"budget in {name}, experiment.{table}"
-                raise TrActValueError(name_nearest(key, map(str, budgets), where))
-    known = [arm.name for arm in arms]
-    for given in (given for pair in fields.against.items() for given in pair):
-        if given not in known:
-            where = f"arm in {name}, experiment.against"
-            raise TrActValueError(name_nearest(given, known, where))
-    for given in (given for names in fields.arms_at.values() for given in names):
-        if given not in known:
-            where = f"arm in {name}, experiment.arms_at"
-            raise TrActValueError(name_nearest(given, known, where))
+        arm = arm_of_recipe(recipe.arm, recipe_to_dict(recipe))
+        return Experiment(
+            name=name,
+            title=name,
+            recipe=recipe,
+            arms=(dataclasses.replace(arm, tract=None, lam=None, first_layer_lr=None),),
+            budgets=(recipe.schedule.epochs,),
+            seeds=(recipe.run.seed,),
+        )
+    table: _ExperimentTable = build_table(_ExperimentTable, head, f"{name}, table experiment")
+    arms = parse_arms(table.arms, table.lams) if table.arms or not table.extra_arms else []
+    arms += [_make_extra_arm(recipe, arm, changes) for arm, changes in table.extra_arms.items()]
+    known, budgets = [arm.name for arm in arms], table.budgets or (recipe.schedule.epochs,)
+    for key, given in (("at", table.at), ("arms_at", table.arms_at)):
+        _check_names(given, map(str, budgets), f"budget in {name}, experiment.{key}")
+    compared = (*table.against, *table.against.values())
+    _check_names(compared, known, f"arm in {name}, experiment.against")
+    listed = [arm for names in table.arms_at.values() for arm in names]
+    _check_names(listed, known, f"arm in {name}, experiment.arms_at")
+    if table.pretraining is not None:
+        where = f"recipe in {name}, experiment.pretraining"
+        _check_names([table.pretraining.recipe], list_experiments(), where)
     experiment = Experiment(
-        name,
-        fields.title,
-        recipe,
-        tuple(arms),
-        budgets,
-        tuple(parse_whole_numbers(fields.seeds, "seeds")),
-        {int(budget): changes for budget, changes in fields.at.items()},
-        fields.paper,
-        fields.note,
-        fields.grid,
-        fields.networks,
-        {int(budget): tuple(names) for budget, names in fields.arms_at.items()},
-        fields.smoke,
-        fields.against,
+        **{f.name: getattr(table, f.name) for f in dataclasses.fields(_Description)},
+        name=name,
+        recipe=recipe,
+        arms=tuple(arms),
+        budgets=budgets,
+        seeds=parse_whole_numbers(table.seeds, f"{name}, experiment.seeds"),
+        changes={int(budget): changes for budget, changes in table.at.items()},
+        arms_at={int(budget): tuple(names) for budget, names in table.arms_at.items()},
     )
     one_seed = dataclasses.replace(experiment, seeds=experiment.seeds[:1])
-    one_seed.plan()  # every change names a field and fits it
-    for name_of_field, values in fields.grid.items():
+    one_seed.plan()  # raises if a change does not fit its field
+    for dotted, values in table.grid.items():
         for value in values:
-            change_recipe(recipe, {name_of_field: value})
+            change_recipe(recipe, {dotted: value})
     return experiment
 
 
 def list_experiments() -> list[str]:
-    """Return the names of the recipes inside the package."""
+    """Return the names of the package's recipes."""
     folder = resources.files("trainact.lab.recipes") / "catalogue"
     return sorted(
         file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml")
@@ -176,42 +196,59 @@ def list_experiments() -> list[str]:
 
 
 def read_tables(reference: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the tables of a recipe inside the package, or of a file.
+    """Return the name and the tables of one of the package's recipes, or of a file.
 
     Raises:
-        TrActValueError: there is none, or it is not TOML.
+        TrActValueError: there is no such recipe, or its file is not TOML.
     """
     if reference.endswith(".toml"):
         path = Path(reference)
         return path.stem, read_toml(path)
     if reference not in list_experiments():
         raise TrActValueError(
-            name_nearest(reference, list_experiments(), "recipe") + " A file ends in .toml."
+            describe_unknown(reference, list_experiments(), "recipe")
+            + " The path of a recipe file ends in .toml."
         )
     with resources.as_file(resources.files("trainact.lab.recipes") / "catalogue") as folder:
         return reference, read_toml(folder / f"{reference}.toml")
 
 
 def find_experiment(reference: str) -> Experiment:
-    """Return the experiment of a name inside the package, or of a file.
+    """Return the experiment of one of the package's recipes, or of a file.
 
     Raises:
-        TrActValueError: there is none, or its file is wrong.
+        TrActValueError: there is no such recipe, or its file is invalid.
     """
     name, tables = read_tables(reference)
     return make_experiment(tables, name)
 
 
 def find_experiments(reference: str) -> list[Experiment]:
-    """Return all experiments of a family: of every name that begins with ``reference`` and a dash.
+    """Return one experiment, or a family: all whose names begin with ``reference`` and a dash.
 
     >>> [experiment.name for experiment in find_experiments("cifar10-cpu-vit")]
     ['cifar10-cpu-vit-adam', 'cifar10-cpu-vit-sgd']
 
     Raises:
-        TrActValueError: there is none, or a file is wrong.
+        TrActValueError: there is no such recipe, or a file is invalid.
     """
     if reference in list_experiments() or reference.endswith(".toml"):
         return [find_experiment(reference)]
     family = [name for name in list_experiments() if name.startswith(f"{reference}-")]
-    return [find_experiment(name) for name in family] or [find_experiment(reference)]
+    return [find_experiment(name) for name in family or [reference]]
+
+
+def _make_extra_arm(recipe: Recipe, name: str, changes: dict[str, Any]) -> Arm:
+    """Return an arm of the table ``extra_arms``, its values converted to the fields' types."""
+    tables, converted = recipe_to_dict(change_recipe(recipe, changes)), {}
+    for dotted, value in changes.items():
+        table, _, key = dotted.partition(".")
+        converted[dotted] = tables[table].get(key, value)  # a network's argument has no field
+    return make_arm(name, converted)
+
+
+def _check_names(names: Iterable[str], known: Iterable[str], kind: str) -> None:
+    known = list(known)
+    for name in names:
+        if name not in known:
+            raise TrActValueError(describe_unknown(name, known, kind))

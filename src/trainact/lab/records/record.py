@@ -15,8 +15,7 @@ import filelock
 
 from trainact.errors import TrActValueError
 from trainact.lab.files import StorageError, set_aside, write_atomically
-from trainact.lab.recipes.recipe import Recipe, identify
-from trainact.lab.recipes.recipe_file import write_recipe
+from trainact.lab.recipes.recipe import Recipe, identify, write_recipe
 
 __all__ = ["FORMAT", "Record", "RunFolder", "find_records", "parse_record", "read_record", "seal"]
 

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from trainact.errors import TrActValueError
 from trainact.lab.files import write_atomically
-from trainact.lab.recipes.names import name_run
-from trainact.lab.recipes.recipe_file import read_recipe
+from trainact.lab.recipes.recipe import name_run, read_recipe
 from trainact.lab.records.failures import read_failure
 from trainact.lab.records.record import Record, parse_record, read_record
 

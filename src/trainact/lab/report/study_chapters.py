@@ -9,13 +9,13 @@ from trainact.lab.analysis.studies import Study
 from trainact.lab.recipes.experiment import Experiment, find_experiment, list_experiments
 from trainact.lab.report.beside_paper import compare_with_paper
 from trainact.lab.report.chapters import Chapter, ask_question, write_chapters
-from trainact.lab.report.command_line import write_command
 from trainact.lab.report.tables import Grid
 from trainact.lab.report.tuning_table import (
     HOW_RATES_ARE_CHOSEN,
     list_disagreements,
     make_tuning_grid,
 )
+from trainact.lab.running.plan import format_command
 
 __all__ = ["StudyPage", "write_study"]
 
@@ -112,6 +112,6 @@ def _tell_tuning(study: Study) -> list[Chapter]:
 def _tell_command(study: Study, known: Experiment | None) -> str:
     smoke = " --smoke" if study.kind == "smoke" else ""
     if known is not None:
-        tune = f"trainact {write_command(known, 'tune')}\n" if study.tuning is not None else ""
-        return f"{tune}trainact {write_command(known)}{smoke}"
+        tune = f"trainact {format_command(known, 'tune')}\n" if study.tuning is not None else ""
+        return f"{tune}trainact {format_command(known)}{smoke}"
     return "trainact run RUN/recipe.toml    # RUN: the folder of any of the runs"

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainact.lab.analysis.runs import Record
-from trainact.lab.recipes.arms import BASELINE
-from trainact.lab.recipes.tuning import FACTOR
+from trainact.lab.recipes.arms import BASELINE, FIRST_LAYER_LR
 from trainact.lab.report.tables import Grid
 from trainact.lab.report.wording import show_number
 from trainact.lab.text import count_epochs
@@ -54,7 +53,7 @@ def list_disagreements(tuning: Mapping[str, Any], records: Sequence[Record]) -> 
         for dotted, value in chosen.items():
             table, _, key = dotted.partition(".")
             there = {r["recipe"].get(table, {}).get(key) for r in plain}
-            if dotted != FACTOR and there - {value}:
+            if dotted != FIRST_LAYER_LR and there - {value}:
                 shown = ", ".join(map(str, sorted(there - {value}, key=str)))
                 told.append(
                     f"The runs of {count_epochs(int(budget))} have {dotted} {shown}, not the "

@@ -1,25 +1,27 @@
-"""Runs that are to be done: each a recipe, the folder that it belongs to, and a name of its own."""
+"""Runs to do: their folders and names, their distribution over jobs, and the command for them."""
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainact.errors import TrActValueError
-from trainact.lab.recipes.names import name_run
-from trainact.lab.recipes.recipe import Recipe
+from trainact.lab.data.sources import COLLECTIONS, DETECTION
+from trainact.lab.recipes.experiment import Experiment
+from trainact.lab.recipes.recipe import Recipe, name_run
 from trainact.lab.records.record import RunFolder, read_record
 
-__all__ = ["PlannedRun", "Shard", "parse_shard", "place_runs"]
+__all__ = ["PlannedRun", "Shard", "format_command", "parse_shard", "place_runs"]
 
 
 class PlannedRun(NamedTuple):
-    """A run before it is done.
+    """A run to do.
 
     Attributes:
-        recipe: what is trained, and how.
+        recipe: its recipe.
         root: the folder of its experiment's runs.
-        member: the experiment it is of, where there are several.
+        member: the name of its experiment, if a plan has several.
     """
 
     recipe: Recipe
@@ -28,16 +30,16 @@ class PlannedRun(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return what a reader calls it, different from all others of a plan."""
+        """Return a name that is unique in a plan."""
         return f"{self.member}: {name_run(self.recipe)}" if self.member else name_run(self.recipe)
 
     @property
     def folder(self) -> RunFolder:
-        """Return the run's own folder."""
+        """Return the run's folder."""
         return RunFolder(self.root, self.recipe)
 
     def find_record(self) -> dict[str, Any] | None:
-        """Return the record if the run has ended; a damaged one is left to ``train`` to tell of."""
+        """Return the record of a finished run, or None; ``train`` reports a damaged record."""
         folder = self.folder
         if not folder.record_path.exists():
             return None
@@ -49,12 +51,12 @@ class PlannedRun(NamedTuple):
 
 
 def place_runs(recipes: Iterable[Recipe], root: Path, member: str = "") -> list[PlannedRun]:
-    """Return the runs of one experiment, below ``root``."""
+    """Return the runs of one experiment, with folders in ``root``."""
     return [PlannedRun(recipe, root, member) for recipe in recipes]
 
 
 class Shard(NamedTuple):
-    """One of ``parts`` parts of a plan, ``number`` from 1."""
+    """Part ``number`` of ``parts`` parts of a plan, counted from 1."""
 
     number: int
     parts: int
@@ -62,25 +64,47 @@ class Shard(NamedTuple):
     def choose(self, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
         """Return this part of the runs, in the plan's order.
 
-        The longest come first and are dealt in turn, so that the parts have equal numbers of runs
-        of each length, to within one, and the runs of one network, which are neighbours in a plan,
-        go to different parts. What is done already plays no role: the same command always means
-        the same part.
+        The runs are sorted by budget and dealt out in turn: the parts have equal numbers of runs of
+        each budget, up to one, and the runs of one network are spread over the parts. A part does
+        not depend on which runs are done.
         """
         order = sorted(range(len(runs)), key=lambda i: -runs[i].recipe.schedule.epochs)
         return [runs[i] for i in sorted(order[self.number - 1 :: self.parts])]
 
 
 def parse_shard(text: str) -> Shard:
-    """Return the shard that ``i/n`` names.
+    """Return the shard of the text ``i/n``.
 
     >>> parse_shard("2/8")
     Shard(number=2, parts=8)
 
     Raises:
-        TrActValueError: it is something else, or i is not from 1 to n.
+        TrActValueError: the text has another form, or i is not from 1 to n.
     """
     match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise TrActValueError(f"--shard takes i/n with i from 1 to n, such as 3/8; got {text!r}.")
     return Shard(int(match[1]), int(match[2]))
+
+
+def format_command(experiment: Experiment, verb: str = "run") -> str:
+    r"""Return the arguments of ``trainact`` for an experiment, with data and weights to fill in.
+
+    >>> from trainact.lab.recipes.experiment import find_experiment
+    >>> format_command(find_experiment("imagenet-resnet18"), "tune")
+    'tune imagenet-resnet18 --data path/to/imagenet'
+
+    Args:
+        experiment: one of the package's recipes.
+        verb: ``run`` or ``tune``.
+    """
+    data, source = experiment.recipe.data, experiment.pretraining
+    lines = [f"{verb} {experiment.name}"]
+    if data.name in (*COLLECTIONS, DETECTION):
+        lines[0] += f" --data path/to/{shlex.quote(data.name)}"
+    if source is not None:
+        run = f"{{pretraining}}-{source.budget}ep-seed{{seed}}-*"
+        lines.append(f"--model.weights 'runs/{source.recipe}/runs/{run}/weights.safetensors'")
+    if data.name == DETECTION:
+        lines.append("--model.arguments.weights path/to/vgg16.safetensors")
+    return " \\\n    ".join(lines)

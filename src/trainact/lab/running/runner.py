@@ -20,8 +20,7 @@ from trainact.errors import TrActError, TrActValueError
 from trainact.lab.data import load_data
 from trainact.lab.files import StorageError
 from trainact.lab.ranks import count_ranks, is_first_rank
-from trainact.lab.recipes.recipe import DataFields, Recipe
-from trainact.lab.recipes.recipe_file import read_recipe, write_recipe
+from trainact.lab.recipes.recipe import DataFields, Recipe, read_recipe, write_recipe
 from trainact.lab.records.events import Event, EventHandler, read_event, write_event
 from trainact.lab.records.failures import write_failure
 from trainact.lab.running.display import Display

@@ -1,4 +1,4 @@
-"""A smoke run: an experiment in seconds, to see that data, network and machine are in order."""
+"""Smoke runs: an experiment in seconds, to check that data, network and machine work."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,19 +13,23 @@ from trainact.lab.recipes.recipe import change_recipe
 __all__ = ["shrink"]
 
 LARGE = 64
-"""Pixels of a side beyond which a smoke run takes smaller images."""
+"""Side in pixels above which smoke runs use smaller images."""
 
 
 def shrink(experiment: Experiment, changes: Mapping[str, Any] | None = None) -> Experiment:
-    """Return the experiment as a smoke run: every arm, one seed, one epoch of a few batches.
+    """Return the experiment as smoke runs: every arm, one seed, one epoch of a few batches.
 
-    Its runs are marked as smoke, live in another folder and never meet full ones. Large images are
-    smaller and fewer; images that are not at hand are those of ``photos``; without a GPU all is in
-    float32. Where the network varies, there are two steps of four images for each: many networks,
-    and some of them are large. ``changes`` are fields that its user set: they stay as set.
+    Smoke runs are marked as such, have their own folder and are never compared with full runs.
+    Large images are resized and fewer, data sets without a folder are replaced by ``photos``, and
+    without a GPU the precision is float32. With several networks each one trains for two steps of
+    four images.
+
+    Args:
+        experiment: the experiment.
+        changes: fields that the user set, by dotted name; they keep their values.
     """
     data, run = experiment.recipe.data, experiment.recipe.run
-    small: dict[str, Any] = {
+    smaller: dict[str, Any] = {
         "run.smoke": True,
         "data.train_images": 160,
         "data.test_images": 80,
@@ -33,27 +37,27 @@ def shrink(experiment: Experiment, changes: Mapping[str, Any] | None = None) -> 
         "data.held_out": min(data.held_out, 80),
         "schedule.warmup_epochs": min(experiment.recipe.schedule.warmup_epochs, 0.5),
         "schedule.milestones": [],
-        "schedule.per": "step",  # or a warm-up of whole epochs would never end
+        "schedule.per": "step",  # with "epoch", a run of one epoch would stay in the warm-up
     }
     if data.image_size > LARGE:
-        small |= {
+        smaller |= {
             "data.train_images": 32,
             "data.test_images": 16,
             "data.batch_size": 8,
             "data.image_size": max(32, data.image_size * 2 // 7 // 16 * 16),  # 64 of 224
         }
     if data.classes:
-        small["data.classes"] = 0
+        smaller["data.classes"] = 0
     if data.workers:
-        small["data.workers"] = 0
+        smaller["data.workers"] = 0
     if run.precision == "fp16" and not torch.cuda.is_available():
-        small["run.precision"] = "no"
+        smaller["run.precision"] = "no"
     if experiment.networks:
-        small |= {"data.train_images": 8, "data.test_images": 8, "data.batch_size": 4}
-        small |= {"run.keep_weights": False}  # gigabytes, of no use
+        smaller |= {"data.train_images": 8, "data.test_images": 8, "data.batch_size": 4}
+        smaller |= {"run.keep_weights": False}  # gigabytes
     if data.name in PLACED and not data.folder:
-        small["data.name"] = "photos"
-    recipe = change_recipe(experiment.recipe, {**small, **experiment.smoke, **(changes or {})})
+        smaller["data.name"] = "photos"
+    recipe = change_recipe(experiment.recipe, {**smaller, **experiment.smoke, **(changes or {})})
     first = experiment.changes.get(experiment.budgets[0], {})
     return dataclasses.replace(
         experiment, recipe=recipe, budgets=(1,), seeds=experiment.seeds[:1], changes={1: first}

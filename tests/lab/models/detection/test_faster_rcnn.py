@@ -28,7 +28,7 @@ from trainact.lab.data.images import Standard
 from trainact.lab.data.objects import Objects
 from trainact.lab.models.detection.faster_rcnn import VggBackbone, make_faster_rcnn
 from trainact.lab.recipes.experiment import find_experiment
-from trainact.lab.recipes.recipe_file import write_recipe
+from trainact.lab.recipes.recipe import write_recipe
 from trainact.lab.records.record import RunFolder, find_records, read_record
 from trainact.lab.report.comparison import write_comparison
 from trainact.lab.torchvision_import import import_torchvision

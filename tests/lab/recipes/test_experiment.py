@@ -1,0 +1,91 @@
+"""Experiments: their runs, their files and the package's recipes."""
+
+import pytest
+
+from trainact.errors import TrActError, TrActValueError
+from trainact.lab.recipes.arms import parse_arms
+from trainact.lab.recipes.experiment import Experiment, find_experiment, list_experiments
+from trainact.lab.recipes.recipe import Recipe, identify
+from trainact.lab.running.smoke import shrink
+
+
+def test_an_experiment_plans_pairs_side_by_side():
+    arms = tuple(parse_arms(["plain", "tract"], [0.1]))
+    experiment = Experiment(
+        name="e", title="E", recipe=Recipe(), arms=arms, budgets=(2, 4), seeds=(0, 1),
+        changes={4: {"optimizer.lr": 0.5}},
+    )  # fmt: skip
+    runs = experiment.plan()
+    assert [(r.run.seed, r.schedule.epochs, r.run.arm) for r in runs][:4] == [
+        (0, 2, "plain"), (0, 2, "tract-0.1"), (0, 4, "plain"), (0, 4, "tract-0.1"),
+    ]  # fmt: skip
+    assert [r.optimizer.lr for r in runs[:4]] == [0.08, 0.08, 0.5, 0.5]
+    assert len({identify(r) for r in runs}) == len(runs) == 8
+
+
+@pytest.mark.parametrize("name", list_experiments())
+def test_every_recipe_of_the_package_resolves_and_shrinks(name):
+    experiment = find_experiment(name)
+    runs = experiment.plan()
+    left_out = sum(len(experiment.arms) - len(arms) for arms in experiment.arms_at.values())
+    each = len(experiment.arms) * len(experiment.budgets) - left_out
+    networks = len(experiment.split())
+    assert len(runs) == networks * each * len(experiment.seeds)
+    assert experiment.title
+    small = shrink(experiment).plan()
+    assert len(small) == networks * len(experiment.arms)
+    assert all(r.run.smoke and r.schedule.epochs == 1 for r in small)
+
+
+def test_an_unknown_recipe_names_the_nearest(tmp_path):
+    with pytest.raises(TrActValueError, match="did you mean 'photos'"):
+        find_experiment("photo")
+    path = tmp_path / "mine.toml"
+    path.write_text('[experiment]\ntitle = "x"\nbudgets = [2]\n[experiment.at.3]\n"data.flip"=true')
+    with pytest.raises(TrActValueError, match=r"budget in mine, experiment\.at '3'"):
+        find_experiment(str(path))
+    path.write_text('[experiment]\ntitle = "x"\n[experiment.extra_arms.a]\n"data.fli" = true')
+    with pytest.raises(TrActValueError, match="did you mean 'flip'"):
+        find_experiment(str(path))
+    path.write_text("[experiment]\nbudgets = [2]")
+    with pytest.raises(TrActValueError, match="lacks title"):
+        find_experiment(str(path))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('[experiment.arms_at]\n7 = ["plain"]', "budget in wrong, experiment.arms_at '7'"),
+        ('[experiment.arms_at]\n5 = ["plane"]', "'plane'; did you mean 'plain'"),
+        ('[experiment.against]\nplain = "tract"', "arm in wrong, experiment.against 'tract'"),
+        ('[experiment.grid]\n"optimizer.lrr" = [0.1]', "did you mean"),
+        ("[experiment.pretraining]\nrecipe = 'photo'\nbudget = 5", "did you mean 'photos'"),
+        ("[experiment.pretraining]\nrecipe = 'photos'", "experiment, pretraining lacks budget"),
+        ("[experiment.pretraining]\nrecipe = 'photos'\nbudget = 'x'", "takes a whole number"),
+        ("[experiment.extra_arms.a]\n'tract.lam' = 'x'", "lam takes a number; got 'x'"),
+    ],
+)
+def test_a_wrong_experiment_says_what_came_and_what_is_accepted(tmp_path, line, message):
+    (tmp_path / "wrong.toml").write_text(f'[experiment]\ntitle = "x"\nbudgets = [5]\n{line}')
+    with pytest.raises(TrActError, match=message):
+        find_experiment(str(tmp_path / "wrong.toml"))
+
+
+def test_weights_come_from_a_recipe_and_a_budget_that_exist():
+    sources = {}
+    for name in list_experiments():
+        experiment = find_experiment(name)
+        starts = any("model.pretraining" in arm.changes for arm in experiment.arms)
+        assert starts == (experiment.pretraining is not None)
+        if experiment.pretraining is not None:
+            source = find_experiment(experiment.pretraining.recipe)
+            assert experiment.pretraining.budget in source.budgets
+            arms = {arm.changes["model.pretraining"] for arm in experiment.arms}
+            assert arms <= {arm.name for arm in source.arms}
+            assert experiment.recipe.model.name == source.recipe.model.name
+            sources[name] = (source.name, experiment.pretraining.budget)
+    assert len(sources) == 14
+    assert sources["deit3-vit-b-finetune-b"] == ("deit3-vit-b", 400)
+    assert sources["deit3-vit-s-finetune-a"] == ("deit3-vit-s", 400)
+    assert sources["deit3-vit-s-800-finetune-a"] == ("deit3-vit-s", 800)
+    assert sources["transfer-cars"] == ("deit3-vit-s", 800)
