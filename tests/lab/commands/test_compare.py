@@ -85,7 +85,7 @@ def test_jobs_side_by_side_give_the_same_numbers(tmp_path, capsys):
         (["--device", "tpu"], "run.device is 'tpu'; here there are auto, cpu"),
         (["optimizer.lrr=3"], "did you mean 'lr'"),
         (["optimizer.lr=fast"], "lr takes a number; got 'fast'"),
-        (["data.batch_size=999", "data.drop_last=true"], "do not fill one batch of 999"),
+        (["--batch-size", "999", "data.drop_last=true"], "do not fill one batch of 999"),
         (["model.arguments.widht=3"], "widht"),
         (["--recipe", "foto"], "unknown recipe 'foto'"),
     ],

@@ -20,7 +20,7 @@ from trainact.lab.recipes.recipe import (
     recipe_to_dict,
     write_recipe,
 )
-from trainact.lab.records.record import find_records
+from trainact.lab.records.results import find_runs
 from trainact.lab.training.optimizers import rate_at
 
 RESULTS = Path(__file__).parents[3] / "results"
@@ -134,7 +134,7 @@ def test_fields_that_came_later_do_not_change_the_identity_of_runs_before_them()
 
 
 def test_the_committed_records_keep_their_recipe_ids():
-    records = find_records(RESULTS)
+    records = [run.record for run in find_runs([RESULTS]) if run.record is not None]
     assert len(records) > 200
     for record in records:
         assert identify(make_recipe(record["recipe"])) == record["recipe_id"]

@@ -167,7 +167,7 @@ def test_runs_of_two_networks_are_done_apart_and_never_compared(two, tmp_path, c
     for folder in folders:
         records = find_records(out / folder)
         assert {r["model"]["name"] for r in records} == {folder.replace("-", ":", 1)}
-        assert len(answer(records).outcomes) == 2
+        assert len(answer(records).runs) == 2
     with pytest.raises(TrActValueError, match=r"records of 2 networks \(small_models:make_noisy,"):
         answer(find_records(out))
 
