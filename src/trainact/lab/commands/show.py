@@ -19,9 +19,9 @@ from trainact.lab.paper import find_places, list_recipes, printed_values
 from trainact.lab.recipes.arms import name_arm
 from trainact.lab.recipes.experiment import Experiment, make_experiment, read_tables
 from trainact.lab.recipes.recipe import recipe_to_dict
-from trainact.lab.report.command_line import write_command
 from trainact.lab.report.tables import Grid, render_text
 from trainact.lab.report.tuning_table import show_value
+from trainact.lab.running.plan import format_command
 from trainact.lab.text import count_epochs, format_duration
 
 __all__ = ["add_arguments", "describe_experiment", "run"]
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     name, tables = read_tables(arguments.recipe)
     experiment = make_experiment(tables, name)
     is_file = arguments.recipe.endswith(".toml")
-    command = f"run {arguments.recipe}" if is_file else write_command(experiment)
+    command = f"run {arguments.recipe}" if is_file else format_command(experiment)
     described = describe_experiment(experiment, command)
     print("\n".join(f"# {line}".rstrip() for line in described.splitlines()))
     resolved: dict[str, Any] = recipe_to_dict(experiment.recipe)
