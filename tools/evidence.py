@@ -1,11 +1,8 @@
-"""The project's own experiments, from the records that are committed under ``results/``.
+"""Fill ``docs/evidence.md`` from the records that are committed under ``results/``.
 
-``docs/evidence.md`` has a marked place for each of the recipes ``cifar10-cpu-*`` and
-``imagenette-cpu-*``. What stands there is made from records alone, and says so where there is none
-yet.
+The page has a marked place for each of the recipes ``cifar10-cpu-*`` and ``imagenette-cpu-*``.
 """
 
-import dataclasses
 import hashlib
 from pathlib import Path
 
@@ -14,15 +11,19 @@ from PIL import Image
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.studies import find_studies
 from trainact.lab.files import write_atomically
-from trainact.lab.recipes.arms import BASELINE, name_arm
+from trainact.lab.recipes.arms import Arm, arm_of_recipe
 from trainact.lab.recipes.experiment import find_experiments
 from trainact.lab.records.results import list_record_files
-from trainact.lab.report.chapters import list_pictures
+from trainact.lab.report.chapters import ChapterId, list_pictures
 from trainact.lab.report.curves import draw_pictures
-from trainact.lab.report.markdown import render_chapter
-from trainact.lab.report.report_page import make_overview
-from trainact.lab.report.study_chapters import StudyPage, write_study
-from trainact.lab.report.tables import Grid, escape_markdown, render_markdown
+from trainact.lab.report.experiment_page import ExperimentPage, make_page
+from trainact.lab.report.experiments_report import (
+    OverviewRow,
+    list_overview,
+    make_overview_grid,
+)
+from trainact.lab.report.grid import escape_markdown, render_markdown
+from trainact.lab.report.render import render_markdown_chapter
 
 __all__ = [
     "FAMILIES",
@@ -34,28 +35,28 @@ __all__ = [
 ]
 
 FAMILIES = ("cifar10-cpu", "imagenette-cpu")
-NO_RECORD = "No record yet."
-RECOMMENDED = name_arm("tract-0.1")
-CHAPTERS = (
-    "Verdict",
-    "Runs that did not end well",
-    "Accuracy at the end",
-    "Curves",
-    "How much sooner",
-    "What it costs",
-    "How the rates were chosen",
-    "Made with",
-    "To repeat it",
-)
-Evidence = dict[str, StudyPage | None]
-"""By the name of the recipe; None where there is no record of it yet."""
+NO_RECORD = "No records yet."
+RECOMMENDED_LAM = 0.1
+CHAPTERS = {
+    ChapterId.SUMMARY,
+    ChapterId.INCOMPLETE,
+    ChapterId.ACCURACY,
+    ChapterId.CURVES,
+    ChapterId.SPEED_UP,
+    ChapterId.TIME,
+    ChapterId.TUNING,
+    ChapterId.ENVIRONMENT,
+    ChapterId.REPRODUCE,
+}
+Evidence = dict[str, ExperimentPage | None]
+"""By recipe; None if it has no records yet."""
 
 
 def read_evidence(results: Path) -> Evidence:
-    """Return what the committed records say of each recipe of the families.
+    """Return the page of each recipe, from the records below a folder.
 
     Raises:
-        TrActValueError: a record is damaged, or records of one recipe do not belong together.
+        TrActValueError: a record is damaged, or the records of a recipe cannot be compared.
     """
     evidence: Evidence = {
         experiment.name: None for family in FAMILIES for experiment in find_experiments(family)
@@ -68,7 +69,7 @@ def read_evidence(results: Path) -> Evidence:
         raise TrActValueError(damages[0].reason)
     for study in studies:
         if study.name in evidence and study.kind == "full" and study.records:
-            page = write_study(study)
+            page = make_page(study)
             if page.problem:
                 raise TrActValueError(page.problem)
             evidence[study.name] = page
@@ -76,59 +77,73 @@ def read_evidence(results: Path) -> Evidence:
 
 
 def write_evidence(evidence: Evidence) -> dict[str, str]:
-    """Return what stands in each marked place, by its name."""
-    overview = make_overview([page for page in evidence.values() if page is not None])
+    """Return the text of each marked place, by its name."""
+    pages = [page for page in evidence.values() if page is not None]
+    selected = [row for page in pages for row in _select_recommended(page)]
     places = {
-        "evidence-overview": render_markdown(overview) if overview.rows else NO_RECORD,
-        "evidence-summary": render_markdown(_shorten(overview)) if overview.rows else NO_RECORD,
+        "evidence-overview": _render_overview(list_overview(pages)),
+        "evidence-summary": _render_overview(selected),
     }
     for name, page in evidence.items():
-        places[f"evidence-{name}"] = NO_RECORD if page is None else _write(page)
+        places[f"evidence-{name}"] = NO_RECORD if page is None else _render_page(page)
     return places
 
 
 def draw_evidence(evidence: Evidence, folder: Path) -> None:
-    """Write the pictures; each holds the digest of the records that it was drawn from."""
+    """Write the pictures, each with the hash of its records as metadata."""
     for name, page in evidence.items():
         if page is not None and page.answers is not None:
-            names = list_pictures(page.chapters)
-            for picture, content in draw_pictures(page.answers, names, _digest(page)).items():
-                write_atomically(folder / f"{name}-{picture}", content)
+            drawn = draw_pictures(page.answers, list_pictures(page.chapters), _hash_records(page))
+            for file, content in drawn.items():
+                write_atomically(folder / f"{name}-{file}", content)
 
 
 def list_stale_pictures(evidence: Evidence, folder: Path) -> list[str]:
-    """Return the pictures that are not there, or were drawn from other records."""
+    """Return the pictures that are missing or were drawn from other records."""
     stale = []
     for name, page in evidence.items():
         if page is None or page.answers is None:
             continue
         for picture in sorted(list_pictures(page.chapters)):
-            path = folder / f"{name}-{picture}.png"
-            if not path.exists() or _read_source(path) != _digest(page):
+            path = folder / f"{name}-{picture.file}"
+            if not path.exists() or _read_source(path) != _hash_records(page):
                 stale.append(path.name)
     return stale
 
 
-def _shorten(overview: Grid) -> Grid:
-    """Return the rows of the recommended λ and of the other rate, at the largest budget."""
-    last = {row[0]: row[2] for row in overview.rows if row[1] == RECOMMENDED}
+def _select_recommended(page: ExperimentPage) -> list[OverviewRow]:
+    """Return TrAct at the recommended λ, and first-layer learning rates at the same budget."""
+    arms = {r["arm"]: arm_of_recipe(r["arm"], r["recipe"]) for r in page.study.records}
     rows = [
-        row
-        for row in overview.rows
-        if (row[1] == RECOMMENDED or row[1].startswith(BASELINE)) and row[2] == last.get(row[0])
+        (row, arms[row.difference.arm], row.difference.budget)
+        for row in list_overview([page])
+        if row.difference is not None
     ]
-    return dataclasses.replace(overview, rows=tuple(rows))
+    budgets = {budget for _, arm, budget in rows if _is_recommended(arm)}
+    return [
+        row
+        for row, arm, budget in rows
+        if budget in budgets and (_is_recommended(arm) or arm.kind == "lr")
+    ]
 
 
-def _write(page: StudyPage) -> str:
-    parts = [*map(escape_markdown, page.question)]
+def _is_recommended(arm: Arm) -> bool:
+    return arm.kind == "tract" and arm.lam == RECOMMENDED_LAM
+
+
+def _render_overview(rows: list[OverviewRow]) -> str:
+    return render_markdown(make_overview_grid(rows)) if rows else NO_RECORD
+
+
+def _render_page(page: ExperimentPage) -> str:
+    blocks = [*map(escape_markdown, page.description)]
     for chapter in page.chapters:
-        if chapter.title in CHAPTERS:
-            parts += render_chapter(chapter, 3, f"pictures/{page.study.name}-")
-    return "\n\n".join(parts)
+        if chapter.id in CHAPTERS:
+            blocks += render_markdown_chapter(chapter, 3, f"pictures/{page.study.name}-")
+    return "\n\n".join(blocks)
 
 
-def _digest(page: StudyPage) -> str:
+def _hash_records(page: ExperimentPage) -> str:
     seals = sorted(str(record["seal"]) for record in page.study.records)
     return hashlib.sha256(" ".join(seals).encode()).hexdigest()
 

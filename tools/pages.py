@@ -1,7 +1,7 @@
-"""Write measured numbers into the project's pages: ``python -m tools.pages``.
+"""Write generated tables into README.md and docs/: ``python -m tools.pages``.
 
-A page holds pairs of marks, ``<!-- NAME -->`` and ``<!-- /NAME -->``; what stands between them is
-made from the committed records under ``results/`` and from nothing else.
+Text between the marks ``<!-- NAME -->`` and ``<!-- /NAME -->`` is generated from the recipes and
+from the committed records under ``results/``.
 """
 
 import json
@@ -22,6 +22,8 @@ from tools.reproduce import write_reproduction
 from trainact.errors import TrActValueError
 from trainact.lab.cost.bench import ZOO_FILE, read_zoo, render_zoo
 from trainact.lab.environment import describe_hardware
+from trainact.lab.report.grid import Grid, render_markdown
+from trainact.lab.text import describe_unknown
 
 __all__ = ["fill_page", "main", "render_bench"]
 
@@ -31,7 +33,7 @@ PAGES = ("README.md", "docs/cost.md", "docs/evidence.md", "docs/reproduce.md")
 
 
 def fill_page(text: str, tables: dict[str, str]) -> str:
-    r"""Return the page with each marked place filled.
+    r"""Return the page with the text of each marked place replaced.
 
     >>> fill_page("a <!-- n -->old<!-- /n --> b", {"n": "new"})
     'a <!-- n -->\nnew\n<!-- /n --> b'
@@ -40,14 +42,14 @@ def fill_page(text: str, tables: dict[str, str]) -> str:
     def fill(match: re.Match[str]) -> str:
         name = match[1]
         if name not in tables:
-            raise TrActValueError(f"no table is named {name!r}; there are {', '.join(tables)}.")
+            raise TrActValueError(describe_unknown(name, tables, "marked place"))
         return f"<!-- {name} -->\n{tables[name]}\n<!-- /{name} -->"
 
     return re.sub(r"<!-- ([\w-]+) -->.*?<!-- /\1 -->", fill, text, flags=re.DOTALL)
 
 
 def make_tables(evidence: Evidence, root: Path = ROOT) -> dict[str, str]:
-    """Return every table that pages may hold, by name."""
+    """Return the text of every marked place, by name."""
     record = json.loads((root / "results" / "bench" / "bench.json").read_text())
     return {
         **write_evidence(evidence),
@@ -65,30 +67,30 @@ def render_bench(record: dict[str, Any], section: str) -> str:
     head = ["", "plain, ms", first, "torch_tract / plain", "extra memory / input"]
     if section == "step":
         head.insert(3, "whole step / plain")
-    rows = [_render_row(row, section) for row in record[section]]
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    rows = tuple(_render_row(row, section) for row in record[section])
+    return render_markdown(Grid("", tuple(head), rows))
 
 
 def describe_record(record: dict[str, Any]) -> str:
-    """Return one sentence on what the record was made with."""
-    made = record["environment"]
+    """Return one sentence on the environment of a benchmark record."""
+    environment = record["environment"]
     packages = ", ".join(
-        f"{name} {made['packages'][name]}"
+        f"{name} {environment['packages'][name]}"
         for name in ("torch", "torch_tract")
-        if name in made["packages"]
+        if name in environment["packages"]
     )
-    state = "" if made["clean"] else " with uncommitted changes"
+    state = "" if environment["clean"] else " with uncommitted changes"
     count = record["layer"][0]["plain_ms"]["count"]
     return (
         f"Medians [quartiles] of {count:.0f} (layers) and "
         f"{record['step'][0]['plain_ms']['count']:.0f} (steps) interleaved rounds; "
-        f"{describe_hardware(made)}, {record['dtype']}, {packages}, trainact {made['trainact']} "
-        f"at commit {made['commit'][:10]}{state}, {made['date'][:10]}."
+        f"{describe_hardware(environment)}, {record['dtype']}, {packages}, trainact "
+        f"{environment['trainact']} at commit {environment['commit'][:10]}{state}, "
+        f"{environment['date'][:10]}."
     )
 
 
-def _render_row(row: dict[str, Any], section: str) -> list[str]:
+def _render_row(row: dict[str, Any], section: str) -> tuple[str, ...]:
     cells = [row["name"], f"{row['plain_ms']['median']:.1f}"]
     if section == "step":
         extra = row["extra_over_plain"]
@@ -97,7 +99,7 @@ def _render_row(row: dict[str, Any], section: str) -> list[str]:
     cells.append(_render_ratio(row.get("trainact_over_plain")))
     cells.append(_render_ratio(row.get("torch_tract_over_plain")))
     cells.append(f"{row['extra_bytes'] / row['input_bytes']:.2f}")
-    return cells
+    return tuple(cells)
 
 
 def _render_ratio(spread: dict[str, float] | None) -> str:
@@ -107,7 +109,7 @@ def _render_ratio(spread: dict[str, float] | None) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fill all pages; with ``--check`` change nothing and fail where one is out of date."""
+    """Update all pages; with ``--check`` only report which are out of date, and return 1 if any."""
     check = "--check" in (sys.argv[1:] if argv is None else argv)
     evidence = read_evidence(ROOT / "results")
     tables, pictures = make_tables(evidence), ROOT / PICTURES
@@ -122,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stale.append(name)
             if not check:
                 page.write_text(after)
-    print(f"{'out of date' if check else 'filled'}: {', '.join(stale) or 'nothing'}")
+    print(f"{'out of date' if check else 'updated'}: {', '.join(stale) or 'nothing'}")
     return 1 if check and stale else 0
 
 

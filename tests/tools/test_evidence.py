@@ -36,7 +36,7 @@ def results(tmp_path):
 def test_without_records_the_page_says_so(tmp_path):
     evidence = read_evidence(tmp_path)
     assert list(evidence) == NAMES
-    assert set(write_evidence(evidence).values()) == {"No record yet."}
+    assert set(write_evidence(evidence).values()) == {"No records yet."}
     assert list_stale_pictures(evidence, tmp_path) == []
 
 
@@ -49,14 +49,14 @@ def test_the_page_has_a_place_for_every_experiment():
 def test_records_fill_tables_verdicts_and_pictures(results, tmp_path):
     evidence = read_evidence(results)
     places = write_evidence(evidence)
-    told = places[FIRST]
-    for part in ("### Verdict", "### How the rates were chosen", "| TrAct λ=0.1 | 4 |"):
-        assert part in told
+    text = places[FIRST]
+    for part in ("### Summary", "### Learning-rate tuning", "| TrAct λ=0.1 | 4 |"):
+        assert part in text
     assert NAMES[0] in places["evidence-overview"]
     assert places["evidence-summary"].count(f"| {NAMES[0]} | TrAct λ=0.1 | 4 |") == 1
-    assert places[f"evidence-{NAMES[1]}"] == "No record yet."
+    assert places[f"evidence-{NAMES[1]}"] == "No records yet."
     pictures = tmp_path / "pictures"
-    named = re.findall(r"\]\(pictures/(.*?)\)", told)
+    named = re.findall(r"\]\(pictures/(.*?)\)", text)
     assert sorted(named) == list_stale_pictures(evidence, pictures)
     draw_evidence(evidence, pictures)
     assert sorted(path.name for path in pictures.iterdir()) == sorted(named)
@@ -74,7 +74,7 @@ def test_other_records_make_the_page_and_its_pictures_stale(results, tmp_path):
 
 def test_smoke_runs_are_no_evidence(tmp_path):
     write_record(tmp_path / NAMES[0], make_record("plain", 2, 0, 50, kind="smoke"))
-    assert write_evidence(read_evidence(tmp_path))[FIRST] == "No record yet."
+    assert write_evidence(read_evidence(tmp_path))[FIRST] == "No records yet."
 
 
 def test_a_damaged_record_is_an_error(results):

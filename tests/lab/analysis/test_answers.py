@@ -19,11 +19,11 @@ from trainact.errors import TrActValueError
 from trainact.lab.analysis.answers import answer
 from trainact.lab.recipes.arms import name_arm, order_arms
 from trainact.lab.report.wording import (
-    SMOKE_NOTE,
-    give_verdict,
-    give_verdicts,
-    show_difference,
-    show_number,
+    SMOKE_PREFIX,
+    describe_difference,
+    describe_results,
+    format_difference,
+    format_number,
 )
 from trainact.lab.statistics import (
     compute_std,
@@ -74,14 +74,14 @@ def test_a_difference_is_paired_by_seed():
         ([60, 60], "TrAct λ=0.1: no clear difference: 0.00 points [0.00, 0.00] (2 seeds)."),
         (
             [61.25],
-            "TrAct λ=0.1: +1.25 points with one seed, which gives no interval and so no verdict.",
+            "TrAct λ=0.1: +1.25 points with one seed, which gives no interval.",
         ),
     ],
 )
 def test_a_verdict_claims_no_more_than_its_interval(values, verdict):
     answers = answer(make_arms(plain=[60] * len(values), tract_0__1=values))
-    assert give_verdict(answers.differences[0]) == verdict
-    assert give_verdicts(answers)[1] == (3, verdict)
+    assert describe_difference(answers.differences[0]) == verdict
+    assert describe_results(answers)[1] == (3, verdict)
 
 
 def test_a_diverged_run_is_listed_and_has_no_accuracy():
@@ -92,7 +92,7 @@ def test_a_diverged_run_is_listed_and_has_no_accuracy():
     assert answers.summaries[1].seeds == (0, 2)
     assert answers.differences[0].n == 2
     assert answers.runs[4].accuracy is None
-    assert give_verdicts(answers)[1][1].endswith("(2 seeds); diverged with seed 1.")
+    assert describe_results(answers)[1][1].endswith("(2 seeds); diverged with seed 1.")
 
 
 def test_a_seed_without_a_complete_plain_run_is_named():
@@ -100,7 +100,7 @@ def test_a_seed_without_a_complete_plain_run_is_named():
     records[0] = diverge(records[0])
     answers = answer(records)
     assert answers.differences[0].unpaired == (0,)
-    assert "left out for want of a complete plain run: seed 0" in give_verdicts(answers)[1][1]
+    assert "left out for want of a complete plain run: seed 0" in describe_results(answers)[1][1]
 
 
 @settings(max_examples=60)
@@ -213,7 +213,7 @@ def test_partial_input_is_answered_with_what_is_missing():
         answer([plain, arm, longer]).missing
     )
     lost = answer([diverge(plain), diverge(arm)])
-    assert [told for _, told in give_verdicts(lost)] == [
+    assert [told for _, told in describe_results(lost)] == [
         "plain: every run diverged (1 seed).",
         "TrAct λ=0.1: every run diverged (1 seed).",
     ]
@@ -228,7 +228,7 @@ def test_smoke_runs_give_no_verdict():
     ]
     answers = answer(records)
     assert answers.kind == "smoke"
-    assert all(told.startswith(SMOKE_NOTE) for _, told in give_verdicts(answers))
+    assert all(told.startswith(SMOKE_PREFIX) for _, told in describe_results(answers))
 
 
 # names and numbers
@@ -251,12 +251,12 @@ def test_arms_have_titles_and_an_order():
 
 
 def test_numbers_are_shown_in_two_digits_without_a_negative_zero():
-    assert [show_number(v) for v in (1.005, -0.004, -1.5)] == ["1.00", "0.00", "-1.50"]
-    assert show_number(-0.001, sign=True) == "0.00"
+    assert [format_number(v) for v in (1.005, -0.004, -1.5)] == ["1.00", "0.00", "-1.50"]
+    assert format_number(-0.001, sign=True) == "0.00"
     difference = answer(make_arms(plain=[60, 60], tract_0__1=[61, 61])).differences[0]
-    assert show_difference(difference) == "+1.00 [1.00, 1.00]"
-    assert show_difference(replace(difference, low=None, high=None)) == "+1.00 [one seed]"
-    assert show_difference(None) == "-"
+    assert format_difference(difference) == "+1.00 [1.00, 1.00]"
+    assert format_difference(replace(difference, low=None, high=None)) == "+1.00 [one seed]"
+    assert format_difference(None) == "-"
 
 
 def test_a_whole_study_has_every_answer():

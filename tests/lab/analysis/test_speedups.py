@@ -9,9 +9,9 @@ from trainact.lab.analysis.answers import answer
 from trainact.lab.analysis.runs import read_runs
 from trainact.lab.analysis.speedups import Reach, find_speed_ups
 from trainact.lab.report.wording import (
-    caution_about_time,
-    show_speed_up,
-    tell_speed_up,
+    describe_speed_up,
+    describe_timing,
+    format_speed_up,
 )
 from trainact.lab.statistics import (
     compute_median,
@@ -49,7 +49,7 @@ def test_a_speed_up_is_plains_epochs_over_the_arms():
         assert found.epochs == pytest.approx(epochs)
         assert found.reach == Reach("equal", pytest.approx(2**0.5))
         assert (found.low, found.high) == (None, None)
-    assert tell_speed_up(found) == (
+    assert describe_speed_up(found) == (
         "TrAct λ=0.1 reaches plain's accuracy of 40 epochs (80.00 %) after 28.3 epochs: "
         "a speed-up of 1.41× (1 seed)."
     )
@@ -59,13 +59,13 @@ def test_a_slower_arm_has_a_speed_up_below_one():
     plain, arm = {10: [60], 20: [70], 40: [80]}, {10: [50], 20: [60], 40: [70]}
     found = find_only_speed_up(plain, arm, 20)
     assert found.reach == Reach("equal", 0.5)
-    assert tell_speed_up(found).endswith("a speed-up of 0.50× (1 seed); below 1 is slower.")
+    assert describe_speed_up(found).endswith("a speed-up of 0.50× (1 seed); below 1 is slower.")
 
 
 def test_what_the_smallest_budget_reaches_is_a_lower_bound():
     found = find_only_speed_up({10: [60], 40: [70]}, {10: [71], 40: [75]}, 40)
     assert found.reach == Reach("at least", 4.0)
-    assert "already at its smallest budget, 10 epochs: a speed-up of ≥ 4.00×" in tell_speed_up(
+    assert "already at its smallest budget, 10 epochs: a speed-up of ≥ 4.00×" in describe_speed_up(
         found
     )
 
@@ -74,7 +74,7 @@ def test_what_the_largest_budget_does_not_reach_is_an_upper_bound():
     found = find_only_speed_up({10: [60], 40: [70]}, {10: [59], 20: [65]}, 40)
     assert found.reach == Reach("below", 2.0)
     assert found.epochs is None
-    assert "does not reach plain's accuracy of 40 epochs (70.00 %) within 20" in tell_speed_up(
+    assert "does not reach plain's accuracy of 40 epochs (70.00 %) within 20" in describe_speed_up(
         found
     )
 
@@ -84,7 +84,7 @@ def test_the_bootstrap_keeps_bounds_as_bounds():
     found = find_only_speed_up({10: [50, 50], 20: [70, 70]}, {10: [80, 40], 20: [80, 60]}, 20)
     assert found.reach == Reach("equal", 1.0)
     assert (found.low, found.high) == (Reach("below", 1.0), Reach("at least", 2.0))
-    assert show_speed_up(found) == "1.00× [< 1.00×, ≥ 2.00×]"
+    assert format_speed_up(found) == "1.00× [< 1.00×, ≥ 2.00×]"
 
 
 def test_seeds_that_agree_leave_no_spread():
@@ -197,7 +197,7 @@ def test_a_run_of_one_epoch_is_timed_by_it():
 
 
 def test_times_of_a_shared_machine_come_with_a_caution():
-    assert "CAUTION: 3 runs shared the machine" in caution_about_time(3)
-    assert "CAUTION" not in caution_about_time(1)
+    assert "CAUTION: 3 runs shared the machine" in describe_timing(3)
+    assert "CAUTION" not in describe_timing(1)
     elsewhere = make_record("tract-0.1", 3, 0, 60, environment__processor="another")
     assert not answer([make_record("plain", 3, 0, 60), elsewhere]).time_ratios[0].same_machine

@@ -10,9 +10,13 @@ pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 
 from trainact import diagnose
 from trainact.lab.commands import cli
-from trainact.lab.commands.figure1 import Rows, make_examples, measure_figure1
 from trainact.lab.recipes.recipe import DataFields
-from trainact.lab.report.figure1_picture import compute_cosine
+from trainact.lab.report.figure1 import (
+    Rows,
+    compute_cosine,
+    make_examples,
+    measure_figure1,
+)
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,20 @@ from trainact.errors import TrActValueError
 from trainact.lab.analysis.answers import answer
 from trainact.lab.analysis.studies import find_studies
 from trainact.lab.commands import cli
-from trainact.lab.commands.report import read_report
 from trainact.lab.paper.faithful import list_deviations
 from trainact.lab.records.failures import write_failure
-from trainact.lab.report.report_page import render_markdown_report
-from trainact.lab.report.study_chapters import write_study as tell_study
-from trainact.lab.report.wording import SMOKE
+from trainact.lab.report.chapters import ChapterId, Picture
+from trainact.lab.report.experiment_page import make_page
+from trainact.lab.report.experiments_report import read_report, render_markdown_report
+from trainact.lab.report.wording import SMOKE_WARNING
 
 OWN, VIT, TABLE = "cifar10-cpu-resnet-sgd", "cifar10-vit", "cifar100-table"
 ARMS = ("plain", "tract-0.1")
+
+
+def find_chapter(page, id):
+    (chapter,) = [chapter for chapter in page.chapters if chapter.id is id]
+    return chapter
 
 
 @pytest.fixture(scope="module")
@@ -90,22 +95,22 @@ def test_every_experiment_has_its_pictures(folder, markdown):
 
 
 def test_smoke_runs_stand_apart_under_large_letters(text, markdown):
-    assert text.count(f'<p class="smoke">{SMOKE}</p>') == 1
-    assert text.index(f'<p class="smoke">{SMOKE}') > text.index('<div id="claims">')
+    assert text.count(f'<p class="smoke">{SMOKE_WARNING}</p>') == 1
+    assert text.index(f'<p class="smoke">{SMOKE_WARNING}') > text.index('<div id="claims">')
     overview = text[text.index('<div id="overview">') : text.index("<article")]
     assert "photos" not in overview
-    assert markdown.index(f"\n# {SMOKE}") > markdown.index("## The paper's claims")
+    assert markdown.index(f"\n# {SMOKE_WARNING}") > markdown.index("## Claims of the paper")
 
 
 def test_runs_that_did_not_end_well_are_listed(text, markdown):
     for page in (text, markdown):
         assert "lr-10, 4 epochs, seed 2: the loss is NaN in epoch 2, step 12" in page
         assert "tract-0.1, 4 epochs, seed 7 (tract-0.1-4ep-seed7-0123456789)" in page
-        assert "Interrupted, or still going on" in page
+        assert "Interrupted or still running" in page
 
 
 def test_what_was_tried_and_chosen_is_a_table(markdown):
-    assert "### How the rates were chosen" in markdown
+    assert "### Learning-rate tuning" in markdown
     assert "| optimizer.lr | 4 | 0.08 | 60.00 | chosen | 1 | - |" in markdown
     assert "| optimizer.lr | 4 | 0.16 | diverged |  | 1 | - |" in markdown
 
@@ -116,7 +121,7 @@ def test_the_numbers_are_those_of_the_comparison(results, markdown):
     own = next(study for study in studies if study.name == OWN)
     difference = answer(own.records).differences[-1]
     assert f"{difference.mean:+.2f}" in markdown
-    assert "Whether other work shared the machine is not recorded" in markdown
+    assert "Whether other processes used the machine was not recorded" in markdown
 
 
 def test_printed_values_stand_beside_measured_ones(tmp_path):
@@ -125,7 +130,7 @@ def test_printed_values_stand_beside_measured_ones(tmp_path):
             record = make_record(arm, 200, seed, accuracy + seed, model__name="lab:vgg16")
             write_record(tmp_path / TABLE, make_faithful(TABLE, record))
     (page,) = read_report([tmp_path]).pages
-    (chapter,) = [c for c in page.chapters if c.title == "Beside the paper"]
+    chapter = find_chapter(page, ChapterId.PAPER)
     rows = {(row[0], row[2]): row[3:] for row in chapter.grids[0].rows}
     assert rows["plain", "top-1, %"] == ("72.50 ± 0.71", "2", "-", "72.12 ± 0.24", "-")
     assert rows["TrAct λ=0.1", "top-1, %"] == (
@@ -137,7 +142,7 @@ def test_printed_values_stand_beside_measured_ones(tmp_path):
 
 def test_a_figure_without_numbers_is_named(results):
     page = next(page for page in read_report([results]).pages if page.study.name == VIT)
-    (chapter,) = [c for c in page.chapters if c.title == "Beside the paper"]
+    chapter = find_chapter(page, ChapterId.PAPER)
     assert "Figure 4 (fig:vit-cifar-10)" in chapter.sentences[0]
     assert [row[2:6] for row in chapter.grids[0].rows] == [
         ("seconds of training", "-", "0", "-")
@@ -153,8 +158,8 @@ def test_claims_are_judged_where_records_allow_it(tmp_path):
     markdown = (tmp_path / "out" / "report.md").read_text()
     claim = "TrAct after 200 epochs is comparable to plain after 400"
     (row,) = [line for line in markdown.splitlines() if claim in line]
-    assert "borne out" in row
-    assert "claims take runs that are not here" in markdown
+    assert "| confirmed |" in row
+    assert "claims need runs that are missing" in markdown
 
 
 def test_runs_that_are_not_the_recipes_are_not_held_against_the_paper(tmp_path):
@@ -165,12 +170,12 @@ def test_runs_that_are_not_the_recipes_are_not_held_against_the_paper(tmp_path):
             record["recipe"]["run"]["precision"] = "bf16"  # is its user's choice
             write_record(tmp_path / VIT, record)
     report = read_report([tmp_path])
-    (chapter,) = [c for c in report.pages[0].chapters if c.title == "Beside the paper"]
+    chapter = find_chapter(report.pages[0], ChapterId.PAPER)
     assert chapter.sentences[1] == (
         f"4 of 4 runs do not follow the recipe {VIT} and are not compared with the paper. "
         "They have data.train_images 500 (expected: 0)."
     )
-    assert "No run here is of an experiment of the paper." in render_markdown_report(report)
+    assert "There are no runs of an experiment of the paper." in render_markdown_report(report)
     assert not chapter.grids  # the paper prints none of these
 
 
@@ -183,7 +188,7 @@ def test_of_many_runs_only_the_recipes_are_counted_beside_the_paper(tmp_path):
                 record["data"]["train_images"] = 1000
             write_record(tmp_path / TABLE, record)
     (page,) = read_report([tmp_path]).pages
-    (chapter,) = [c for c in page.chapters if c.title == "Beside the paper"]
+    chapter = find_chapter(page, ChapterId.PAPER)
     rows = {(row[0], row[2]): row[3:6] for row in chapter.grids[0].rows}
     assert rows["TrAct λ=0.1", "top-1, %"] == ("73.00 ± 0.71", "2", "+0.50 [0.50, 0.50]")
     assert chapter.sentences[1].endswith("They have training images 1000 (expected: 50000).")
@@ -217,7 +222,7 @@ def test_an_arm_may_be_compared_with_another_than_plain(tmp_path):
                 tmp_path / name, make_faithful(name, make_record(one, 100, seed, accuracy))
             )
     (page,) = read_report([tmp_path]).pages
-    (chapter,) = [c for c in page.chapters if c.title == "Accuracy at the end"]
+    chapter = find_chapter(page, ChapterId.ACCURACY)
     (row,) = chapter.grids[1].rows
     assert row[:3] == (arm, "TrAct λ=0.1", "100")
     assert row[3].startswith("+1.50 [")
@@ -230,9 +235,9 @@ def test_networks_in_folders_of_their_own_belong_to_one_recipe(tmp_path):
             write_record(tmp_path / TABLE / network, record)
     pages = read_report([tmp_path]).pages
     assert [page.study.key for page in pages] == [f"{TABLE}-resnet18", f"{TABLE}-vgg16"]
-    (chapter,) = [c for c in pages[1].chapters if c.title == "Beside the paper"]
+    chapter = find_chapter(pages[1], ChapterId.PAPER)
     assert chapter.grids[0].rows[0][6] == "72.12 ± 0.24"
-    assert [c.pictures for c in pages[1].chapters if c.pictures] == [("accuracy",)]
+    assert [c.pictures for c in pages[1].chapters if c.pictures] == [(Picture.ACCURACY,)]
 
 
 def test_an_arm_with_another_network_begins_with_other_weights(tmp_path):
@@ -243,10 +248,10 @@ def test_an_arm_with_another_network_begins_with_other_weights(tmp_path):
             record["model"]["initial_weights"] = "of more layers"
         write_record(tmp_path / name, record)
     studies, _ = find_studies([tmp_path])
-    page = tell_study(studies[0])
+    page = make_page(studies[0])
     assert [d.arm for d in page.answers.differences] == ["tract-0.1", "dual-patch-norm"]
     studies[0].records[-1]["model"]["initial_weights"] = "others"
-    assert "they differ in initial weights" in tell_study(studies[0]).problem
+    assert "they differ in initial weights" in make_page(studies[0]).problem
 
 
 def test_damaged_records_are_named_and_left_out(results, tmp_path, capsys):
@@ -257,12 +262,12 @@ def test_damaged_records_are_named_and_left_out(results, tmp_path, capsys):
     write_record(tmp_path / OWN, make_record("plain", 2, 0, 50))
     assert cli.main(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
     told = capsys.readouterr().err
-    assert f"left out: {damaged} is not as it was written" in told
+    assert f"skipped: {damaged} is not as it was written" in told
     assert "tuning.json is not what trainact tune writes" in told
     markdown = (tmp_path / "out" / "report.md").read_text()
     assert "## Damaged records" in markdown
     assert f"{damaged}" in markdown
-    assert "1 experiment, 1 run that ended" in markdown
+    assert "1 experiment, 1 finished run" in markdown
 
 
 def test_records_that_do_not_belong_together_leave_the_other_experiments(tmp_path, capsys):
@@ -293,7 +298,7 @@ def test_only_interrupted_runs_make_a_page_that_says_so(tmp_path):
     write_failure(run, "the disk is full")
     assert cli.main(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     told = (tmp_path / "out" / "report.md").read_text()
-    assert "No run has ended yet" in told
+    assert "No run has finished yet" in told
     assert "it failed: the disk is full" in told
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 pytest.importorskip("rich", reason="terminal tables need rich")
 
 from trainact.lab.commands import cli
-from trainact.lab.report.wording import SMOKE
+from trainact.lab.report.wording import SMOKE_WARNING
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((path for path in map(shutil.which, NAMES) if path), None)
@@ -119,7 +119,7 @@ def test_every_picture_is_decoded_and_fits(seen):
 def test_headings_are_there_and_links_lead_somewhere(seen):
     found = seen[1]
     headings = found["headings"]
-    for heading in ("Contents", "At a glance", "Verdict", "How the rates were chosen"):
+    for heading in ("Contents", "Overview", "Summary", "Learning-rate tuning"):
         assert heading in headings
     assert headings.count("Curves") == 3
     assert found["dead"] == 0
@@ -144,4 +144,4 @@ def test_it_can_be_drawn_and_printed(page, tmp_path):
 def test_the_page_itself_has_no_script_and_warns_of_smoke_runs(page):
     text = page.read_text()
     assert "<script" not in text
-    assert SMOKE in text
+    assert SMOKE_WARNING in text

@@ -12,9 +12,9 @@ from trainact.errors import TrActValueError
 from trainact.lab.commands.request import add_experiment_options, parse_settings, read_experiments
 from trainact.lab.ranks import is_first_rank
 from trainact.lab.recipes.recipe import name_run
-from trainact.lab.report.comparison import Comparison, write_comparison
-from trainact.lab.report.tables import print_final_table
-from trainact.lab.report.wording import caution_about_time, give_verdicts, tell_speed_up
+from trainact.lab.report.comparison_report import Comparison, write_comparison
+from trainact.lab.report.tables import print_accuracy
+from trainact.lab.report.wording import describe_results, describe_speed_up, describe_timing
 from trainact.lab.running.display import Silence, choose_display
 from trainact.lab.running.plan import place_runs
 from trainact.lab.running.runner import RunResult, run_all
@@ -137,13 +137,13 @@ def _finish(results: Sequence[RunResult], arguments: argparse.Namespace) -> int:
 def _print(comparison: Comparison) -> None:
     """Print the table, the verdicts, the speed-ups and the path of the page."""
     answers = comparison.answers
-    print_final_table(answers)
-    for budget, verdict in give_verdicts(answers):
+    print_accuracy(answers)
+    for budget, verdict in describe_results(answers):
         print(f"{count(budget, 'epoch')}: {verdict}")
     for speed_up in answers.speed_ups:
-        print(tell_speed_up(speed_up))
+        print(describe_speed_up(speed_up))
     for message in answers.missing:
         print(message)
     if answers.jobs > 1:
-        print(caution_about_time(answers.jobs))
+        print(describe_timing(answers.jobs))
     print(f"Page with curves, cost and all runs: {comparison.folder / 'comparison.html'}")

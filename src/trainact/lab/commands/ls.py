@@ -10,7 +10,7 @@ from trainact.lab.recipes.experiment import (
     find_experiments,
     list_experiments,
 )
-from trainact.lab.report.tables import Grid, render_text
+from trainact.lab.report.grid import Grid, render_text
 from trainact.lab.text import format_duration
 
 __all__ = ["WIDTH", "add_arguments", "make_listing", "run"]
@@ -55,4 +55,5 @@ def make_listing(experiments: list[Experiment], throughputs: tuple[Throughput, .
         rows.append((experiment.name, first, experiment.paper or "-", str(cost.runs), time))
         rows += [("", line, "", "", "") for line in rest]
     head = ("recipe", "title", "paper", "runs", "all runs")
-    return Grid("Recipes and the estimated time of all their runs", head, tuple(rows), words=3)
+    caption = "Recipes and the estimated time of all their runs"
+    return Grid(caption, head, tuple(rows), text_columns=3)

@@ -19,8 +19,8 @@ from trainact.lab.paper import find_places, list_recipes, printed_values
 from trainact.lab.recipes.arms import name_arm
 from trainact.lab.recipes.experiment import Experiment, make_experiment, read_tables
 from trainact.lab.recipes.recipe import recipe_to_dict
-from trainact.lab.report.tables import Grid, render_text
-from trainact.lab.report.tuning_table import show_value
+from trainact.lab.report.grid import Grid, render_text
+from trainact.lab.report.wording import format_value
 from trainact.lab.running.plan import format_command
 from trainact.lab.text import count_epochs, format_duration
 
@@ -71,7 +71,7 @@ def describe_experiment(experiment: Experiment, command: str) -> str:
     for budget, changes in experiment.changes.items():
         lines.append(f"  at {count_epochs(budget):21} {_list_changes(changes)}")
     for field, values in experiment.grid.items():
-        lines.append(f"  {'to tune':24} {field} of {', '.join(map(show_value, values))}")
+        lines.append(f"  {'to tune':24} {field} of {', '.join(map(format_value, values))}")
     cost = estimate_experiment(experiment)
     lines += ["", render_text(make_cost_grid(experiment))]
     lines += [*(str(t) for t in read_throughputs() if cost.suits(t)), CAUTION]
@@ -119,7 +119,7 @@ def make_printed_grid(experiment: Experiment) -> Grid:
     ]
     networks = ["network"] if rows and len(rows[0]) > 4 else []
     head = (*networks, "arm", "epochs", "metric", "value")
-    return Grid("Values printed in the paper", head, tuple(rows), words=len(networks) + 1)
+    return Grid("Values printed in the paper", head, tuple(rows), text_columns=len(networks) + 1)
 
 
 def _list_changes(changes: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from trainact.lab.metric import read_metric, read_percent
 from trainact.lab.ranks import is_first_rank
 from trainact.lab.recipes.experiment import Experiment
 from trainact.lab.recipes.recipe import Recipe, change_recipe, identify
-from trainact.lab.report.tuning_table import show_value
+from trainact.lab.report.wording import format_value
 from trainact.lab.running.display import Display, Silence, choose_display
 from trainact.lab.running.plan import place_runs
 from trainact.lab.running.runner import RunResult, run_all
@@ -66,7 +66,7 @@ def _print(tuning: dict[str, Any], path: Path, arguments: argparse.Namespace) ->
     name, slash, network = tuning["experiment"].partition("/")
     print(f"{tuning['experiment']}, best on {tuning['held_out']} held-out images:")
     for budget, values in tuning["chosen"].items():
-        shown = ", ".join(f"{field} = {show_value(value)}" for field, value in values.items())
+        shown = ", ".join(f"{field} = {format_value(value)}" for field, value in values.items())
         print(f"  {count(int(budget), 'epoch')}: {shown}")
     recipe = arguments.recipe if arguments.recipe.endswith(".toml") else name
     options = f" --networks {network}" if slash else ""
@@ -137,7 +137,7 @@ def plan_tuning(experiment: Experiment, budget: int, values: dict[str, Any]) -> 
                 "tract.enabled": False,
                 "data.held_out": experiment.recipe.data.held_out or HELD_OUT,
                 "data.evaluate_on": "held-out",
-                "run.arm": "tune-" + "-".join(map(show_value, values.values())),
+                "run.arm": "tune-" + "-".join(map(format_value, values.values())),
                 "run.seed": seed,
             },
         )

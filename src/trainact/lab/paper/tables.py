@@ -48,7 +48,8 @@ class PrintedTable:
     Attributes:
         key: its name here.
         title: what it shows.
-        place: its number, label in the LaTeX source, and section.
+        numbers: of the table, or of several that print the same; empty for numbers of the text.
+        place: numbers, labels in the LaTeX source, and section.
         seeds: runs that a number is the mean of; None where that is not stated.
         unit: of its numbers.
         note: what a reader must know besides.
@@ -58,6 +59,7 @@ class PrintedTable:
 
     key: str
     title: str
+    numbers: tuple[int, ...]
     place: str
     seeds: int | None
     unit: str
@@ -69,6 +71,11 @@ class PrintedTable:
     def values(self) -> dict[Key, PrintedValue]:
         """Return all numbers by key."""
         return {key: value for row in self.rows for key, value in row.values}
+
+    @property
+    def recipes(self) -> set[str]:
+        """Return the recipes whose results it prints."""
+        return {key.recipe for key in self.values} | set(self.aliases)
 
 
 @dataclass(frozen=True)
@@ -111,10 +118,13 @@ def read_table(key: str) -> PrintedTable:
     if key not in TABLES:
         raise TrActValueError(name_nearest(key, TABLES, "table of the paper"))
     content = read_toml_resource(key)
+    numbers, labels = content.get("numbers", []), content.get("labels", [])
+    places = [f"Table {n} ({label})" for n, label in zip(numbers, labels, strict=True)] or ["text"]
     return PrintedTable(
         key=key,
         title=content["title"],
-        place=f"{', '.join(content['places'])}, Section {content['section']}",
+        numbers=tuple(numbers),
+        place=f"{', '.join(places)}, Section {content['section']}",
         seeds=content.get("seeds"),
         unit=content["unit"],
         note=content.get("note", ""),

@@ -1,232 +1,260 @@
-"""What a comparison's page says, in order, before it is Markdown or HTML."""
+"""The content of a comparison's page, independent of Markdown and HTML."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from enum import StrEnum
+from typing import NamedTuple
 
 from trainact.lab.analysis.answers import Answers
 from trainact.lab.analysis.runs import Record, list_differences
-from trainact.lab.environment import count_threads
 from trainact.lab.metric import ACCURACY
 from trainact.lab.recipes.arms import BASELINE, name_arm
-from trainact.lab.report.besides import make_besides_grid
+from trainact.lab.report.grid import Grid
 from trainact.lab.report.tables import (
-    Grid,
-    make_cost_grid,
+    describe_data,
+    join_distinct,
+    make_accuracy_grid,
     make_crossing_grid,
-    make_final_grid,
-    make_other_grid,
+    make_environment_grid,
+    make_pairwise_grid,
     make_run_grid,
+    make_secondary_grid,
     make_speed_up_grid,
+    make_time_grid,
 )
 from trainact.lab.report.wording import (
-    CROSSINGS_ARE_NOT_SPEED_UPS,
-    HOW_SPEED_UPS_ARE_FOUND,
-    HOW_TO_READ_INTERVALS,
-    SMOKE_NOTE,
-    caution_about_time,
-    give_verdicts,
-    tell_speed_up,
+    CROSSING_NOTE,
+    INTERVAL_NOTE,
+    SMOKE_PREFIX,
+    SPEED_UP_NOTE,
+    describe_results,
+    describe_speed_up,
+    describe_timing,
 )
 from trainact.lab.text import count_epochs
 
-__all__ = ["Chapter", "ask_question", "list_environments", "list_pictures", "write_chapters"]
+__all__ = [
+    "BulletList",
+    "Chapter",
+    "ChapterId",
+    "Picture",
+    "describe_comparison",
+    "list_pictures",
+    "make_chapters",
+]
 
-Picture = Literal["accuracy", "budgets", "gradients"]
-GRADIENTS_DIFFER = (
-    "The gradient norm is that of what the optimizer gets. TrAct's is multiplied by the inverse of "
-    "its inputs' second moment, so that its norm is on another scale than plain's."
+GRADIENT_NOTE = (
+    "The norm is that of the gradient passed to the optimizer. TrAct multiplies the gradient by "
+    "the inverse second moment of the layer's inputs, so its norm has a different scale than "
+    "plain's."
 )
+NO_PAIR = "No seed was completed by both plain and another arm."
+
+
+class ChapterId(StrEnum):
+    """The chapters of all pages; the value is also the anchor of those that have one."""
+
+    OVERVIEW = "overview"
+    SUMMARY = "summary"
+    INCOMPLETE = "incomplete"
+    ACCURACY = "accuracy"
+    PAPER = "paper"
+    CURVES = "curves"
+    SPEED_UP = "speed-up"
+    CROSSINGS = "crossings"
+    TIME = "time"
+    TUNING = "tuning"
+    RUNS = "runs"
+    ENVIRONMENT = "environment"
+    REPRODUCE = "reproduce"
+    CLAIMS = "claims"
+    DAMAGED = "damaged"
+
+
+TITLES = {
+    ChapterId.OVERVIEW: "Overview",
+    ChapterId.SUMMARY: "Summary",
+    ChapterId.INCOMPLETE: "Diverged and interrupted runs",
+    ChapterId.ACCURACY: "Final accuracy",
+    ChapterId.PAPER: "Comparison with the paper",
+    ChapterId.CURVES: "Curves",
+    ChapterId.SPEED_UP: "Speed-up",
+    ChapterId.CROSSINGS: "Crossing epoch within a run",
+    ChapterId.TIME: "Training time",
+    ChapterId.TUNING: "Learning-rate tuning",
+    ChapterId.RUNS: "All runs",
+    ChapterId.ENVIRONMENT: "Environment",
+    ChapterId.REPRODUCE: "Commands to reproduce this",
+    ChapterId.CLAIMS: "Claims of the paper",
+    ChapterId.DAMAGED: "Damaged records",
+}
+
+
+class Picture(StrEnum):
+    """The pictures of a comparison; the value names the file."""
+
+    ACCURACY = "accuracy"
+    GRADIENTS = "gradients"
+    BUDGETS = "budgets"
+
+    @property
+    def file(self) -> str:
+        """Return the name of the PNG file."""
+        return f"{self}.png"
+
+
+class BulletList(NamedTuple):
+    """Items under a heading."""
+
+    heading: str
+    items: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """A heading and what stands under it, in the order of the fields."""
+    """A part of a page with a heading; its content is shown in the order of the fields."""
 
-    title: str
+    id: ChapterId
     sentences: tuple[str, ...] = ()
-    lists: tuple[tuple[str, tuple[str, ...]], ...] = ()  # each under its own heading
+    lists: tuple[BulletList, ...] = ()
     grids: tuple[Grid, ...] = ()
     pictures: tuple[Picture, ...] = ()
     notes: tuple[str, ...] = ()
     command: str = ""
 
+    @property
+    def title(self) -> str:
+        """Return the heading."""
+        return TITLES[self.id]
 
-def ask_question(answers: Answers, records: Sequence[Record]) -> str:
-    """Return the question of the comparison in one sentence."""
+
+def describe_comparison(answers: Answers, records: Sequence[Record]) -> str:
+    """Return what is compared, in one sentence."""
     if not records:
-        return "Nothing was compared: there are no records of runs."
-    others = [name_arm(arm) for arm in answers.arms if arm != BASELINE] or ["nothing else"]
-    models = _join_distinct([record["model"]["name"] for record in records])
-    data = _join_distinct([_describe_data(record["data"]) for record in records])
+        return "There is nothing to compare: there are no records of runs."
+    others = [name_arm(arm) for arm in answers.arms if arm != BASELINE] or ["no other arm"]
+    models = join_distinct([record["model"]["name"] for record in records])
+    data = join_distinct([describe_data(record["data"]) for record in records])
     return (
-        f"{models} on {data}, plain against {' / '.join(others)}: trained from the same seeds, how "
-        "much better does it end, how much sooner does it get there, and what does that cost?"
+        f"{models} on {data}: final accuracy, speed-up and training time of {' / '.join(others)} "
+        "compared with plain training from the same seeds."
     )
 
 
-def write_chapters(
-    answers: Answers, records: Sequence[Record], command: str
-) -> tuple[Chapter, ...]:
-    """Return all chapters; each says what is missing where there is nothing to tell."""
+def make_chapters(answers: Answers, records: Sequence[Record], command: str) -> tuple[Chapter, ...]:
+    """Return all chapters of a comparison; an empty one says what is missing.
+
+    Args:
+        answers: statistics of the records.
+        records: of all runs.
+        command: reproduces the comparison.
+    """
     several = len(answers.budgets) > 1
-    runs: tuple[Picture, ...] = ("accuracy", "gradients") if answers.runs else ()
-    final, speed_ups = make_final_grid(answers), make_speed_up_grid(answers)
-    crossings, costs = make_crossing_grid(answers), make_cost_grid(answers)
-    no_pair = ("No arm has a complete run beside one of plain.",)
+    curves = (Picture.ACCURACY, Picture.GRADIENTS) if answers.runs else ()
+    accuracy = make_accuracy_grid(answers), make_pairwise_grid(answers)
+    speed_ups, crossings = make_speed_up_grid(answers), make_crossing_grid(answers)
+    times = make_time_grid(answers)
     return (
         Chapter(
-            "Verdict",
-            lists=_list_verdicts(answers),
-            notes=(HOW_TO_READ_INTERVALS,) if any(d.n > 1 for d in answers.differences) else (),
+            ChapterId.SUMMARY,
+            lists=_list_results(answers),
+            notes=(INTERVAL_NOTE,) if any(d.n > 1 for d in answers.differences) else (),
         ),
         Chapter(
-            "Accuracy at the end",
-            sentences=_tell_metric(answers),
-            grids=_keep(final)
-            + _keep(make_other_grid(answers))
-            + _keep(make_besides_grid(records)),
+            ChapterId.ACCURACY,
+            sentences=_describe_metric(answers),
+            grids=_drop_empty(*accuracy, make_secondary_grid(records)),
         ),
-        Chapter("Curves", pictures=runs, notes=(GRADIENTS_DIFFER,) if runs else ()),
+        Chapter(ChapterId.CURVES, pictures=curves, notes=(GRADIENT_NOTE,) if curves else ()),
         Chapter(
-            "How much sooner",
-            sentences=() if speed_ups.rows else (_explain_none(several),),
-            grids=_keep(speed_ups),
-            pictures=("budgets",) if several else (),
-            notes=(HOW_SPEED_UPS_ARE_FOUND,) if speed_ups.rows else (),
+            ChapterId.SPEED_UP,
+            sentences=() if speed_ups.rows else (_explain_no_speed_up(several),),
+            grids=_drop_empty(speed_ups),
+            pictures=(Picture.BUDGETS,) if several else (),
+            notes=(SPEED_UP_NOTE,) if speed_ups.rows else (),
         ),
         Chapter(
-            "Crossings inside one run",
-            sentences=() if crossings.rows else no_pair,
-            grids=_keep(crossings),
-            notes=(CROSSINGS_ARE_NOT_SPEED_UPS,) if crossings.rows else (),
+            ChapterId.CROSSINGS,
+            sentences=() if crossings.rows else (NO_PAIR,),
+            grids=_drop_empty(crossings),
+            notes=(CROSSING_NOTE,) if crossings.rows else (),
         ),
         Chapter(
-            "What it costs",
-            sentences=() if costs.rows else no_pair,
-            grids=_keep(costs),
-            notes=(caution_about_time(answers.jobs),) if costs.rows else (),
+            ChapterId.TIME,
+            sentences=() if times.rows else (NO_PAIR,),
+            grids=_drop_empty(times),
+            notes=(describe_timing(answers.jobs),) if times.rows else (),
         ),
         Chapter(
-            "Every run",
-            grids=_keep(make_run_grid(answers)),
-            notes=tuple(_tell_recipes(answers, records)),
+            ChapterId.RUNS,
+            grids=_drop_empty(make_run_grid(answers)),
+            notes=tuple(_describe_recipes(answers, records)),
         ),
-        Chapter("Made with", grids=_keep(_make_environment_grid(records))),
-        Chapter("To repeat it", command=command),
+        Chapter(ChapterId.ENVIRONMENT, grids=_drop_empty(make_environment_grid(records))),
+        Chapter(ChapterId.REPRODUCE, command=command),
     )
 
 
 def list_pictures(chapters: Sequence[Chapter]) -> list[Picture]:
-    """Return the pictures that chapters show, in order."""
+    """Return the pictures of the chapters, in order."""
     return [picture for chapter in chapters for picture in chapter.pictures]
 
 
-def list_environments(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return each environment that records were made in once, but for the date: the first of it."""
-    distinct: list[dict[str, Any]] = []
-    for record in records:
-        made = dict(record["environment"])
-        if not any({**made, "date": None} == {**known, "date": None} for known in distinct):
-            distinct.append(made)
-    return distinct
-
-
-def _list_verdicts(answers: Answers) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the verdicts of each budget, the speed-ups at the largest, and what is not told."""
+def _list_results(answers: Answers) -> tuple[BulletList, ...]:
+    """Return the results of each budget, the speed-ups at the largest, and what is missing."""
     by_budget: dict[int, list[str]] = {}
-    for budget, told in give_verdicts(answers):
-        by_budget.setdefault(budget, []).append(told)
+    for budget, text in describe_results(answers):
+        by_budget.setdefault(budget, []).append(text)
     largest = max((found.budget for found in answers.speed_ups), default=None)
-    note = SMOKE_NOTE if answers.kind == "smoke" else ""
-    sooner = [note + tell_speed_up(f) for f in answers.speed_ups if f.budget == largest]
-    ends = [(f"At the end of {count_epochs(budget)}", told) for budget, told in by_budget.items()]
-    lists = [*ends[:1], ("How much sooner", sooner), *ends[1:], ("Not told", answers.missing)]
-    return tuple((heading, tuple(told)) for heading, told in lists if told)
+    prefix = SMOKE_PREFIX if answers.kind == "smoke" else ""
+    speed_ups = tuple(
+        prefix + describe_speed_up(found) for found in answers.speed_ups if found.budget == largest
+    )
+    budgets = [
+        BulletList(f"Accuracy after {count_epochs(budget)}", tuple(texts))
+        for budget, texts in by_budget.items()
+    ]
+    lists = [
+        *budgets[:1],
+        BulletList("Speed-up", speed_ups),
+        *budgets[1:],
+        BulletList("Not available", answers.missing),
+    ]
+    return tuple(entry for entry in lists if entry.items)
 
 
-def _tell_metric(answers: Answers) -> tuple[str, ...]:
-    """Return what accuracy means on this page, where it is not the part of images that is right."""
+def _describe_metric(answers: Answers) -> tuple[str, ...]:
+    """Return what accuracy means on this page, unless it is the share of correct images."""
     metrics = {run.metric for run in answers.runs} - {ACCURACY.name}
     return tuple(f"Accuracy means {metric} on this page, in per cent." for metric in metrics)
 
 
-def _keep(grid: Grid) -> tuple[Grid, ...]:
-    return (grid,) if grid.rows else ()
+def _drop_empty(*grids: Grid) -> tuple[Grid, ...]:
+    return tuple(grid for grid in grids if grid.rows)
 
 
-def _explain_none(several: bool) -> str:
+def _explain_no_speed_up(several: bool) -> str:
     if several:
-        return "No speed-up can be told; the verdict says why."
-    return "This takes two or more budgets (epochs of a whole run); there is one or none here."
+        return "There is no speed-up; the summary lists the reasons."
+    return "A speed-up needs runs with two or more budgets (epochs of a whole run)."
 
 
-def _tell_recipes(answers: Answers, records: Sequence[Record]) -> list[str]:
-    """Return for each arm what its recipe has otherwise than plain's, at the same budget."""
+def _describe_recipes(answers: Answers, records: Sequence[Record]) -> list[str]:
+    """Return for each arm the fields in which its recipe differs from plain's at that budget."""
     firsts: dict[tuple[str, int], Record] = {}
     for record in records:
         firsts.setdefault((record["arm"], record["budget"]), record)
-    told = []
+    sentences = []
     for arm in answers.arms:
-        differing: dict[str, list[int]] = {}
+        budgets_of: dict[str, list[int]] = {}
         for budget in answers.budgets:
-            pair = firsts.get((arm, budget)), firsts.get((BASELINE, budget))
-            if arm != BASELINE and pair[0] is not None and pair[1] is not None:
-                found = [d.describe(BASELINE) for d in list_differences(pair[0], pair[1])]
-                differing.setdefault("; ".join(found) or "nothing", []).append(budget)
-        for fields, budgets in differing.items():
-            where = f" at {', '.join(map(str, budgets))} epochs" if len(differing) > 1 else ""
-            told.append(f"The recipe of {name_arm(arm)} differs from plain's{where} in {fields}.")
-    return told
-
-
-def _make_environment_grid(records: Sequence[Record]) -> Grid:
-    made = [record["environment"] for record in records]
-    dates = sorted(str(row.get("date")) for row in made)
-    facts = {
-        "trainact": [row.get("trainact") for row in made],
-        "commit": [_describe_commit(row) for row in made],
-        "packages": [
-            ", ".join(f"{name} {v}" for name, v in (row.get("packages") or {}).items())
-            for row in made
-        ],
-        "python": [row.get("python") for row in made],
-        "system": [row.get("system") for row in made],
-        "processor": [
-            f"{row.get('processor')}, {row.get('cores')} cores, {count_threads(row)}"
-            for row in made
-        ],
-        "accelerator": [row.get("accelerator") or "none" for row in made],
-        "model": [_describe_model(record["model"]) for record in records],
-        "data": [_describe_data(record["data"]) for record in records],
-        "data fingerprint": [record["data"]["fingerprint"] for record in records],
-        "made": [dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"]
-        if dates
-        else [],
-    }
-    rows = tuple((name, _join_distinct(values)) for name, values in facts.items() if values)
-    return Grid("Versions, hardware and data of the runs", ("what", "value"), rows, words=2)
-
-
-def _describe_commit(made: dict[str, Any]) -> str:
-    if not made.get("commit"):
-        return "not in git"
-    return f"{made['commit']} ({'clean' if made.get('clean') else 'with uncommitted changes'})"
-
-
-def _describe_data(data: dict[str, Any]) -> str:
-    return (
-        f"{data['name']} ({data.get('train_images')} training and {data.get('test_images')} test "
-        f"images, {data.get('classes')} classes)"
-    )
-
-
-def _describe_model(model: dict[str, Any]) -> str:
-    layers = ", ".join(model.get("first_layers") or ["unknown"])
-    count = model.get("parameters")
-    size = "an unknown number of" if count is None else f"{count:,}"
-    return f"{model['name']}, {size} parameters, first layer {layers}"
-
-
-def _join_distinct(values: Sequence[Any]) -> str:
-    return "; ".join(dict.fromkeys(map(str, values)))
+            one, plain = firsts.get((arm, budget)), firsts.get((BASELINE, budget))
+            if arm != BASELINE and one is not None and plain is not None:
+                found = [d.describe(BASELINE) for d in list_differences(one, plain)]
+                budgets_of.setdefault("; ".join(found) or "nothing", []).append(budget)
+        for fields, budgets in budgets_of.items():
+            where = f" at {', '.join(map(str, budgets))} epochs" if len(budgets_of) > 1 else ""
+            sentences.append(
+                f"The recipe of {name_arm(arm)} differs from plain's{where} in {fields}."
+            )
+    return sentences

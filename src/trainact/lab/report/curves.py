@@ -1,11 +1,12 @@
-"""Pictures of a comparison: accuracy and gradient norm per epoch, and accuracy over budgets.
+"""Pictures of a comparison: accuracy and gradient norm per epoch, and final accuracy by budget.
 
-TrAct is solid, everything else dashed, with one colour for each arm. Thin lines are runs, thick
-ones their mean; a cross is where a run diverged. One panel is as wide as a phone shows legibly.
+Each arm has its own colour; arms with TrAct are solid, the others dashed. Thin lines are runs,
+thick lines their mean; a cross marks where a run diverged. A panel is narrow enough for a phone.
 """
 
 import io
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from trainact.lab.analysis.answers import Answers
 from trainact.lab.analysis.runs import FinishedRun
 from trainact.lab.recipes.arms import BASELINE, name_arm
-from trainact.lab.report.wording import SMOKE, show_reach
+from trainact.lab.report.chapters import Picture
+from trainact.lab.report.wording import SMOKE_WARNING, format_reach
 from trainact.lab.text import count_epochs
 
 __all__ = ["draw_accuracy", "draw_budgets", "draw_gradients", "draw_pictures", "export_picture"]
@@ -26,18 +28,20 @@ COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7"),
     *("#E69F00", "#56B4E9", "#882255", "#999933"),
 )
-"""Told apart by colour-blind eyes too (Okabe and Ito, then Tol); plain is dark grey."""
+"""Safe for colour-blind readers (Okabe and Ito, then Tol); plain is dark grey."""
 MARKERS = "osD^vPX*<"
 WIDTH, HEIGHT = 4.0, 2.9
+TITLE_WIDTH = 40
+"""Characters of a bold title that fit the width."""
 DIVERGED = "diverged"
 TWO_COLUMNS = 26
-"""Letters of the longest label of which a legend still has room for two beside each other."""
-PLACE: Any = {"frameon": False, "columnspacing": 1.2, "handlelength": 1.8}
-LOOK: Any = {"font.size": 10, "svg.fonttype": "path", "svg.hashsalt": "trainact"}
+"""The legend has two columns if no label has more characters than this."""
+LEGEND: Any = {"frameon": False, "columnspacing": 1.2, "handlelength": 1.8}
+STYLE: Any = {"font.size": 10, "svg.fonttype": "path", "svg.hashsalt": "trainact"}
 
 
 def draw_accuracy(answers: Answers, budgets: Sequence[int] | None = None) -> Figure:
-    """Draw test accuracy per epoch, one panel for each budget, all on one scale of accuracy."""
+    """Draw test accuracy per epoch, one panel for each budget, with a shared scale of accuracy."""
     figure = _draw_panels(
         answers,
         answers.budgets if budgets is None else budgets,
@@ -54,7 +58,7 @@ def draw_accuracy(answers: Answers, budgets: Sequence[int] | None = None) -> Fig
 
 
 def draw_gradients(answers: Answers, budgets: Sequence[int] | None = None) -> Figure:
-    """Draw the norm of the first layer's gradient per epoch, logarithmic."""
+    """Draw the norm of the first layer's gradient per epoch, on a log scale."""
     figure = _draw_panels(
         answers,
         answers.budgets if budgets is None else budgets,
@@ -72,20 +76,20 @@ def draw_gradients(answers: Answers, budgets: Sequence[int] | None = None) -> Fi
 
 
 def draw_budgets(answers: Answers) -> Figure:
-    """Draw final accuracy over epochs, with arrows from plain's largest budget to the same height.
+    """Draw final accuracy by epochs, with an arrow for each speed-up at plain's largest budget.
 
-    An arrow ends where its arm has that accuracy: its length on the axis is the speed-up.
+    The arrow starts at plain's accuracy and ends where the arm reaches the same accuracy.
     """
-    with mpl.rc_context(LOOK):
+    with mpl.rc_context(STYLE):
         figure = _make_figure(answers, 1)
         axis = figure.subplots()
         for arm in answers.arms:
-            told = [s for s in answers.summaries if s.arm == arm and s.mean is not None]
-            if told:
+            points = [s for s in answers.summaries if s.arm == arm and s.mean is not None]
+            if points:
                 axis.errorbar(
-                    [summary.budget for summary in told],
-                    [summary.mean or 0.0 for summary in told],
-                    yerr=[summary.std or 0.0 for summary in told],
+                    [summary.budget for summary in points],
+                    [summary.mean or 0.0 for summary in points],
+                    yerr=[summary.std or 0.0 for summary in points],
                     capsize=3,
                     marker=MARKERS[answers.arms.index(arm) % len(MARKERS)],
                     markersize=5,
@@ -104,7 +108,7 @@ def draw_budgets(answers: Answers) -> Figure:
 
 
 def _draw_arrows(axis: Axes, answers: Answers) -> None:
-    """Draw each speed-up at plain's largest budget, its number below the arrow's tip."""
+    """Draw the arrow of each speed-up at plain's largest budget, with its factor below the tip."""
     largest = max((found.budget for found in answers.speed_ups), default=None)
     shown = [
         (found, found.epochs)
@@ -117,7 +121,7 @@ def _draw_arrows(axis: Axes, answers: Answers) -> None:
         start, end = (found.budget, found.target), (epochs, found.target)
         axis.annotate("", end, xytext=start, arrowprops=arrow)
         axis.annotate(
-            show_reach(found.reach),
+            format_reach(found.reach),
             end,
             xytext=(0, -13 - 12 * row),
             textcoords="offset points",
@@ -128,27 +132,33 @@ def _draw_arrows(axis: Axes, answers: Answers) -> None:
         )
 
 
-def draw_pictures(answers: Answers, names: Iterable[str], source: str = "") -> dict[str, bytes]:
-    """Return the named pictures as PNG files.
+def draw_pictures(
+    answers: Answers, pictures: Iterable[Picture], source: str = ""
+) -> dict[str, bytes]:
+    """Return PNG files by name.
 
     Args:
         answers: what to draw.
-        names: of accuracy, gradients and budgets.
-        source: is kept inside each file: what it was drawn from.
+        pictures: which ones.
+        source: metadata of each file, such as a hash of the records it was drawn from.
     """
-    draw = {"accuracy": draw_accuracy, "gradients": draw_gradients, "budgets": draw_budgets}
-    return {f"{name}.png": export_picture(draw[name](answers), "png", source) for name in names}
+    draw = {
+        Picture.ACCURACY: draw_accuracy,
+        Picture.GRADIENTS: draw_gradients,
+        Picture.BUDGETS: draw_budgets,
+    }
+    return {p.file: export_picture(draw[p](answers), "png", source) for p in pictures}
 
 
 def export_picture(figure: Figure, kind: str, source: str = "") -> bytes:
-    """Return the figure as ``png`` or ``svg``, the same bytes for the same figure."""
-    held = io.BytesIO()
-    with mpl.rc_context(LOOK):
+    """Return the figure as ``png`` or ``svg``; the same figure gives the same bytes."""
+    buffer = io.BytesIO()
+    with mpl.rc_context(STYLE):
         metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
         if source:
             metadata["Source"] = source
-        figure.savefig(held, format=kind, dpi=150, metadata=metadata)
-    return held.getvalue()
+        figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
+    return buffer.getvalue()
 
 
 def _draw_panels(
@@ -158,7 +168,7 @@ def _draw_panels(
     average: Callable[[list[float]], float],
     label: str,
 ) -> Figure:
-    with mpl.rc_context(LOOK):
+    with mpl.rc_context(STYLE):
         figure = _make_figure(answers, max(1, len(budgets)))
         axes = figure.subplots(max(1, len(budgets)), 1, squeeze=False)[:, 0]
         for axis, budget in zip(axes, budgets, strict=False):
@@ -204,7 +214,7 @@ def _label(arm: str) -> str:
 
 
 def _style(answers: Answers, arm: str) -> dict[str, Any]:
-    """Return colour and line of an arm, the same in every picture of a comparison."""
+    """Return colour and line style of an arm, the same in all pictures of a comparison."""
     if arm == BASELINE:
         return {"color": "#333333", "linestyle": "--"}
     others = [name for name in answers.arms if name != BASELINE]
@@ -217,15 +227,15 @@ def _make_figure(answers: Answers, panels: int) -> Figure:
     extra = 0.24 * len(answers.arms)
     figure = Figure(figsize=(WIDTH, HEIGHT * panels + extra), layout="constrained")
     if answers.kind == "smoke":
-        first, _, rest = SMOKE.partition(", ")
-        figure.suptitle(f"{first},\n{rest}", color="#B00020", fontsize=10, fontweight="bold")
+        warning = textwrap.fill(SMOKE_WARNING, TITLE_WIDTH)
+        figure.suptitle(warning, color="#B00020", fontsize=10, fontweight="bold")
     return figure
 
 
 def _add_legend(figure: Figure, *axes: Axes) -> None:
-    """Put one legend below all panels; say so where there is nothing to draw."""
+    """Put one legend below all panels, or a note in the first if there are no runs."""
     entries: dict[str, Any] = {}
-    for axis in reversed(axes):  # the longest runs have lines, not points, to show
+    for axis in reversed(axes):  # prefer the handles of longer runs: lines, not points
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     if DIVERGED in entries:
@@ -233,9 +243,9 @@ def _add_legend(figure: Figure, *axes: Axes) -> None:
     if entries:
         columns = 2 if max(map(len, entries)) <= TWO_COLUMNS else 1
         handles = list(entries.values())
-        figure.legend(handles, list(entries), loc="outside lower center", ncols=columns, **PLACE)
+        figure.legend(handles, list(entries), loc="outside lower center", ncols=columns, **LEGEND)
     else:
-        axes[0].text(0.5, 0.5, "no run to draw", ha="center", transform=axes[0].transAxes)
+        axes[0].text(0.5, 0.5, "no runs", ha="center", transform=axes[0].transAxes)
 
 
 def _positive(norm: float | None) -> float | None:

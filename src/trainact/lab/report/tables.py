@@ -1,90 +1,113 @@
-"""Tables of a comparison, for a terminal, for a pipe, and for pages.
+"""Tables of a comparison, of the runs' environment and of a tuning."""
 
-A ``Grid`` is a table before it has a look; four functions give it one.
-"""
-
-import html
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from trainact.lab.analysis.answers import Answers
-from trainact.lab.recipes.arms import BASELINE, name_arm
+from trainact.lab.analysis.runs import Record
+from trainact.lab.environment import count_threads
+from trainact.lab.metric import Metric, read_percent
+from trainact.lab.recipes.arms import BASELINE, name_arm, order_arms
+from trainact.lab.report.grid import Grid, print_grid
 from trainact.lab.report.wording import (
-    SMOKE,
-    show_accuracy,
-    show_difference,
-    show_number,
-    show_ratio,
-    show_speed_up,
+    SMOKE_WARNING,
+    format_accuracy,
+    format_difference,
+    format_number,
+    format_ratio,
+    format_speed_up,
+    format_value,
 )
 
 __all__ = [
-    "Grid",
-    "escape_markdown",
-    "make_cost_grid",
+    "describe_data",
+    "join_distinct",
+    "make_accuracy_grid",
     "make_crossing_grid",
-    "make_final_grid",
-    "make_other_grid",
+    "make_environment_grid",
+    "make_pairwise_grid",
     "make_run_grid",
+    "make_secondary_grid",
     "make_speed_up_grid",
-    "print_final_table",
-    "print_grid",
-    "render_html",
-    "render_markdown",
-    "render_rich",
-    "render_text",
+    "make_time_grid",
+    "make_tuning_grid",
+    "print_accuracy",
 ]
 
-LONG = 26
-"""A cell of more letters than this may break into lines."""
-WORD = ' class="word"'
+MANY_CLASSES = 10
+"""Top-5 accuracy is shown for more classes than this."""
+TOP5 = Metric("top-5", "test_top5", "test_seen")
+SECONDARY_METRICS = (
+    TOP5,
+    Metric("accuracy of averaged weights (EMA)", "ema_correct", "test_seen"),
+    Metric("mAP (all-point)", "map_all"),
+    Metric("mAP (11-point) of averaged weights (EMA)", "ema_map"),
+)
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A caption, a head, and rows of as many cells; the first ``words`` columns are words."""
-
-    caption: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    words: int = 1
-
-
-def make_final_grid(answers: Answers) -> Grid:
-    """Return the final table: accuracy, difference to plain and time of each arm and budget."""
+def make_accuracy_grid(answers: Answers) -> Grid:
+    """Return the main table: accuracy, difference to plain and time of each arm and budget."""
     differences = {(d.arm, d.budget): d for d in answers.differences}
-    costs = {(cost.arm, cost.budget): cost for cost in answers.time_ratios}
+    ratios = {(ratio.arm, ratio.budget): ratio for ratio in answers.time_ratios}
     rows = []
     for summary in sorted(answers.summaries, key=lambda s: s.budget):
         key = summary.arm, summary.budget
-        lost = f" ({len(summary.diverged)} diverged)" if summary.diverged else ""
+        diverged = f" ({len(summary.diverged)} diverged)" if summary.diverged else ""
         rows.append(
             (
                 name_arm(summary.arm),
                 str(summary.budget),
-                show_accuracy(summary),
-                f"{summary.n}{lost}",
-                show_difference(differences.get(key)),
-                "1×" if summary.arm == BASELINE else show_ratio(costs.get(key)),
+                format_accuracy(summary),
+                f"{summary.n}{diverged}",
+                format_difference(differences.get(key)),
+                "1×" if summary.arm == BASELINE else format_ratio(ratios.get(key)),
             )
         )
     head = ("arm", "epochs", "accuracy, %", "n", "difference to plain", "time per epoch")
-    return Grid("Test accuracy at the end: mean ± standard deviation over seeds", head, tuple(rows))
+    return Grid("Final test accuracy: mean ± standard deviation over seeds", head, tuple(rows))
 
 
-def make_other_grid(answers: Answers) -> Grid:
-    """Return the differences to other arms than plain."""
+def make_pairwise_grid(answers: Answers) -> Grid:
+    """Return the differences to arms other than plain."""
     rows = [
-        (name_arm(d.arm), name_arm(d.against), str(d.budget), show_difference(d), str(d.n))
+        (name_arm(d.arm), name_arm(d.against), str(d.budget), format_difference(d), str(d.n))
         for d in sorted(answers.others, key=lambda d: d.budget)
     ]
-    head = ("arm", "minus", "epochs", "difference [95 %]", "n")
-    return Grid("Differences to other arms than plain", head, tuple(rows), words=2)
+    head = ("arm", "compared with", "epochs", "difference [95 %]", "n")
+    return Grid("Differences to arms other than plain", head, tuple(rows), text_columns=2)
+
+
+def make_secondary_grid(records: Sequence[Record]) -> Grid:
+    """Return the mean over seeds of each secondary metric that every complete run recorded."""
+    complete = [record for record in records if record["status"] == "complete"]
+    many = any(record["data"].get("classes", 0) > MANY_CLASSES for record in complete)
+    metrics = [
+        metric
+        for metric in SECONDARY_METRICS
+        if all(metric.field in record["epochs"][-1] for record in complete)
+        and (metric is not TOP5 or many)
+    ]
+    groups: dict[tuple[int, str], list[Record]] = {}
+    for arm in order_arms(record["arm"] for record in complete):
+        for record in complete:
+            if record["arm"] == arm:
+                groups.setdefault((record["budget"], arm), []).append(record)
+
+    def average(metric: Metric, runs: Sequence[Record]) -> str:
+        return format_number(
+            statistics.fmean(read_percent(metric, run["epochs"][-1]) for run in runs)
+        )
+
+    rows = tuple(
+        (name_arm(arm), str(budget), *(average(metric, runs) for metric in metrics))
+        for (budget, arm), runs in sorted(groups.items(), key=lambda group: group[0][0])
+    )
+    head = ("arm", "epochs", *(f"{metric.name}, %" for metric in metrics))
+    return Grid("Secondary metrics: mean over seeds", head, rows if metrics else ())
 
 
 def make_speed_up_grid(answers: Answers) -> Grid:
@@ -93,152 +116,147 @@ def make_speed_up_grid(answers: Answers) -> Grid:
         (
             name_arm(found.arm),
             str(found.budget),
-            show_number(found.target),
-            "not reached" if found.epochs is None else show_number(found.epochs, 1),
-            show_speed_up(found),
+            format_number(found.target),
+            "not reached" if found.epochs is None else format_number(found.epochs, 1),
+            format_speed_up(found),
             str(len(found.seeds)),
         )
         for found in answers.speed_ups
     ]
     head = ("arm", "plain's epochs E", "its accuracy, %", "arm's epochs e", "speed-up E / e", "n")
-    return Grid("Epochs to plain's accuracy, between budgets run", head, tuple(rows))
+    return Grid("Epochs to plain's accuracy, interpolated between budgets", head, tuple(rows))
 
 
 def make_crossing_grid(answers: Answers) -> Grid:
-    """Return the crossings inside one run."""
+    """Return when runs first reach plain's final accuracy."""
     rows = [
         (
             name_arm(found.arm),
             str(found.budget),
-            "-" if found.median is None else show_number(found.median, 1),
+            "-" if found.median is None else format_number(found.median, 1),
             f"{found.never} of {found.n}",
         )
         for found in sorted(answers.crossings, key=lambda c: c.budget)
     ]
-    head = ("arm", "epochs", "reached at (median)", "never")
-    return Grid("First epoch at plain's final accuracy, inside one run", head, tuple(rows))
+    head = ("arm", "epochs", "median epoch", "never")
+    return Grid("First epoch at plain's final accuracy within a run", head, tuple(rows))
 
 
-def make_cost_grid(answers: Answers) -> Grid:
-    """Return what an epoch of training costs."""
+def make_time_grid(answers: Answers) -> Grid:
+    """Return the training time per epoch relative to plain."""
     rows = [
         (
-            name_arm(cost.arm),
-            str(cost.budget),
-            show_ratio(cost),
-            f"{show_number(cost.low)}× to {show_number(cost.high)}×",
-            str(cost.n),
-            "same" if cost.same_machine else "different",
+            name_arm(ratio.arm),
+            str(ratio.budget),
+            format_ratio(ratio),
+            f"{format_number(ratio.low)}× to {format_number(ratio.high)}×",
+            str(ratio.n),
+            "same" if ratio.same_machine else "different",
         )
-        for cost in sorted(answers.time_ratios, key=lambda c: c.budget)
+        for ratio in sorted(answers.time_ratios, key=lambda r: r.budget)
     ]
-    head = ("arm", "epochs", "median", "least to greatest", "n", "machines")
-    return Grid("Training time of an epoch, over plain's", head, tuple(rows))
+    head = ("arm", "epochs", "median", "range", "n", "machines")
+    return Grid("Training time per epoch relative to plain", head, tuple(rows))
 
 
 def make_run_grid(answers: Answers) -> Grid:
-    """Return every run, complete or not."""
+    """Return every run, complete or diverged."""
     rows = [
         (
             name_arm(run.arm),
             str(run.budget),
             str(run.seed),
-            "-" if run.accuracy is None else show_number(run.accuracy),
-            "complete" if run.complete else f"diverged: {run.failure or 'no reason given'}",
-            show_number(run.seconds, 1),
+            "-" if run.accuracy is None else format_number(run.accuracy),
+            "complete" if run.complete else f"diverged: {run.failure or 'no reason recorded'}",
+            format_number(run.seconds, 1),
             run.recipe_id,
         )
         for run in answers.runs
     ]
     head = ("arm", "epochs", "seed", "accuracy, %", "status", "seconds", "recipe")
-    return Grid("All runs, complete or not", head, tuple(rows))
+    return Grid("All runs", head, tuple(rows))
 
 
-def render_rich(grid: Grid) -> Table:
-    """Return the table for a terminal; cells are text, never markup."""
-    table = Table(title=Text(grid.caption))
-    for index, name in enumerate(grid.head):
-        table.add_column(Text(name), justify="left" if index < grid.words else "right")
-    for row in grid.rows:
-        table.add_row(*map(Text, row))
-    return table
-
-
-def render_text(grid: Grid) -> str:
-    r"""Return plain lines with aligned columns.
-
-    >>> print(render_text(Grid("Ends", ("arm", "n"), (("plain", "3"),))))
-    Ends
-    arm    n
-    plain  3
-    """
-    widths = [max(map(len, column)) for column in zip(grid.head, *grid.rows, strict=True)]
-
-    def align(row: Sequence[str]) -> str:
-        cells = (
-            cell.ljust(width) if index < grid.words else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+def make_tuning_grid(tuning: Mapping[str, Any]) -> Grid:
+    """Return each value that ``trainact tune`` tried, its held-out accuracy, and the choice."""
+    rows = []
+    for row in tuning["tried"]:
+        budget, name, value = row["budget"], row["field"], row["value"]
+        others = ", ".join(f"{key} {format_value(other)}" for key, other in row["with"].items())
+        accuracy = row["accuracy"]
+        rows.append(
+            (
+                name,
+                str(budget),
+                format_value(value),
+                "diverged" if accuracy is None else format_number(accuracy),
+                "chosen" if tuning["chosen"][str(budget)][name] == value else "",
+                str(len(row["seeds"])),
+                others or "-",
+            )
         )
-        return "  ".join(cells).rstrip()
-
-    return "\n".join([grid.caption, align(grid.head), *map(align, grid.rows)])
-
-
-def render_markdown(grid: Grid) -> str:
-    """Return a Markdown table, without the caption."""
-    rule = ["---" if index < grid.words else "---:" for index in range(len(grid.head))]
-    rows = [[escape_markdown(cell) for cell in row] for row in (grid.head, *grid.rows)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (rows[0], rule, *rows[1:]))
+    head = ("field", "epochs", "value", "held-out, %", "", "seeds", "with")
+    caption = f"Values tried in plain training, on {tuning['held_out']} held-out images"
+    return Grid(caption, head, tuple(rows))
 
 
-def escape_markdown(text: str) -> str:
-    r"""Return text that Markdown shows as it is, within a table too.
-
-    >>> escape_markdown("a|b <i> & < 1")
-    'a\\|b &lt;i> & < 1'
-    """
-    line = " ".join(text.split()).replace("|", "\\|")
-    return re.sub(r"<(?=[a-zA-Z/!?])", "&lt;", re.sub(r"&(?=[a-zA-Z#])", "&amp;", line))
-
-
-def render_html(grid: Grid) -> str:
-    """Return an HTML table in a box of its own that scrolls; every string is escaped."""
-    caption = html.escape(grid.caption)
-    head = "".join(
-        f'<th scope="col"{WORD * (0 < index < grid.words)}>{html.escape(name)}</th>'
-        for index, name in enumerate(grid.head)
-    )
-    body = "\n".join(
-        f'<tr><th scope="row">{html.escape(row[0])}</th>'
-        + "".join(_render_cell(c, index < grid.words) for index, c in enumerate(row[1:], start=1))
-        + "</tr>"
-        for row in grid.rows
-    )
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{caption}">\n<table>'
-        f"<caption><span>{caption}</span></caption>\n<thead><tr>{head}</tr></thead>\n"
-        f"<tbody>\n{body}\n</tbody></table>\n</div>"
-    )
+def make_environment_grid(records: Sequence[Record]) -> Grid:
+    """Return versions, hardware, model and data of the runs, each distinct value once."""
+    environments = [record["environment"] for record in records]
+    dates = sorted(str(row.get("date")) for row in environments)
+    facts = {
+        "trainact": [row.get("trainact") for row in environments],
+        "commit": [_describe_commit(row) for row in environments],
+        "packages": [
+            ", ".join(f"{name} {v}" for name, v in (row.get("packages") or {}).items())
+            for row in environments
+        ],
+        "python": [row.get("python") for row in environments],
+        "system": [row.get("system") for row in environments],
+        "processor": [
+            f"{row.get('processor')}, {row.get('cores')} cores, {count_threads(row)}"
+            for row in environments
+        ],
+        "accelerator": [row.get("accelerator") or "none" for row in environments],
+        "model": [_describe_model(record["model"]) for record in records],
+        "data": [describe_data(record["data"]) for record in records],
+        "data fingerprint": [record["data"]["fingerprint"] for record in records],
+        "date": [" to ".join(dict.fromkeys((dates[0], dates[-1])))] if dates else [],
+    }
+    rows = tuple((name, join_distinct(values)) for name, values in facts.items() if values)
+    return Grid("Versions, hardware and data of the runs", ("item", "value"), rows, text_columns=2)
 
 
-def _render_cell(cell: str, is_word: bool) -> str:
-    kinds = ["long"] * (len(cell) > LONG) + ["word"] * is_word
-    kind = f' class="{" ".join(kinds)}"' if kinds else ""
-    return f"<td{kind}>{html.escape(cell)}</td>"
-
-
-def print_grid(grid: Grid, console: Console | None = None) -> None:
-    """Print a table: drawn in a terminal, aligned text elsewhere, whatever colours are forced."""
-    console = console or Console()
-    if console.file.isatty():
-        console.print(render_rich(grid))
-    else:
-        console.print(Text(render_text(grid)), soft_wrap=True)
-
-
-def print_final_table(answers: Answers, console: Console | None = None) -> None:
-    """Print the final table, with a warning above it where the runs are smoke runs."""
+def print_accuracy(answers: Answers, console: Console | None = None) -> None:
+    """Print the main table, below a warning if the runs are smoke runs."""
     console = console or Console()
     if answers.kind == "smoke":
-        console.print(Text(SMOKE, style="bold red"), soft_wrap=True)
-    print_grid(make_final_grid(answers), console)
+        console.print(Text(SMOKE_WARNING, style="bold red"), soft_wrap=True)
+    print_grid(make_accuracy_grid(answers), console)
+
+
+def describe_data(data: Mapping[str, Any]) -> str:
+    """Return a data set with its number of images and classes."""
+    return (
+        f"{data['name']} ({data.get('train_images')} training and {data.get('test_images')} test "
+        f"images, {data.get('classes')} classes)"
+    )
+
+
+def join_distinct(values: Sequence[Any]) -> str:
+    """Return the distinct values, separated by semicolons."""
+    return "; ".join(dict.fromkeys(map(str, values)))
+
+
+def _describe_commit(environment: Mapping[str, Any]) -> str:
+    if not environment.get("commit"):
+        return "not in git"
+    state = "clean" if environment.get("clean") else "with uncommitted changes"
+    return f"{environment['commit']} ({state})"
+
+
+def _describe_model(model: Mapping[str, Any]) -> str:
+    layers = ", ".join(model.get("first_layers") or ["unknown"])
+    parameters = model.get("parameters")
+    size = "an unknown number of" if parameters is None else f"{parameters:,}"
+    return f"{model['name']}, {size} parameters, first layer {layers}"

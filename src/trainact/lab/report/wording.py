@@ -1,203 +1,211 @@
-"""Answers in words: how a number is shown, and the one sentence that each answer comes to.
+"""Statistics as text: formatted numbers, and one sentence per result.
 
-The terminal, the Markdown page and the HTML page all take their numbers and sentences from here.
+The terminal, the Markdown page and the HTML page all use these functions.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from trainact.lab.analysis.answers import Answers, Summary
 from trainact.lab.analysis.pairs import Difference, TimeRatio
 from trainact.lab.analysis.speedups import Reach, SpeedUp
 from trainact.lab.recipes.arms import BASELINE, name_arm
-from trainact.lab.text import count_epochs
+from trainact.lab.text import count, count_epochs
 
 __all__ = [
-    "CROSSINGS_ARE_NOT_SPEED_UPS",
-    "HOW_SPEED_UPS_ARE_FOUND",
-    "HOW_TO_READ_INTERVALS",
-    "SMOKE",
-    "SMOKE_NOTE",
-    "caution_about_time",
-    "give_verdict",
-    "give_verdicts",
-    "show_accuracy",
-    "show_difference",
-    "show_number",
-    "show_ratio",
-    "show_reach",
-    "show_speed_up",
-    "tell_speed_up",
+    "CROSSING_NOTE",
+    "INTERVAL_NOTE",
+    "SMOKE_PREFIX",
+    "SMOKE_WARNING",
+    "SPEED_UP_NOTE",
+    "describe_difference",
+    "describe_results",
+    "describe_speed_up",
+    "describe_timing",
+    "format_accuracy",
+    "format_difference",
+    "format_number",
+    "format_ratio",
+    "format_reach",
+    "format_speed_up",
+    "format_value",
 ]
 
-SMOKE = "SMOKE RUN: shows that everything works, says nothing about accuracy"
-SMOKE_NOTE = "SMOKE RUN, no verdict: "
-HOW_TO_READ_INTERVALS = (
-    "Brackets are 95 % t intervals of the mean paired difference over seeds: same initial weights "
-    "and same order of batches in both runs of a pair. They cover the seeds, not another choice of "
-    "test images, and each stands for itself: of twenty comparisons without any effect, about one "
-    "excludes 0 by chance."
+SMOKE_WARNING = "SMOKE RUN: a test of the software; its accuracy means nothing"
+SMOKE_PREFIX = "SMOKE RUN, not a result: "
+INTERVAL_NOTE = (
+    "Brackets are 95 % t intervals of the mean paired difference over seeds. Both runs of a pair "
+    "start from the same weights and see the same batches. The intervals cover the choice of "
+    "seeds, not the choice of test images, and are not corrected for multiple comparisons: without "
+    "any effect, about one in twenty excludes 0."
 )
-HOW_SPEED_UPS_ARE_FOUND = (
+SPEED_UP_NOTE = (
     "Each point is the end of a run with its own full learning-rate schedule. The arm's mean "
-    "accuracy over the budgets run, joined by straight lines over the logarithm of the epochs, "
-    "first reaches plain's mean accuracy at E epochs after e epochs; the speed-up is E / e. Both "
-    "means are over the seeds that have all these runs complete. Brackets are the 95 % percentile "
-    "interval of 2,000 bootstrap resamples of the seeds; with fewer than about ten seeds it is too "
-    "narrow, and with two or three hardly more than the range of the seeds. Nothing is told beyond "
-    "the budgets run: ≥ where the smallest budget already reaches it, < where the largest does "
-    "not. Epochs are counted, not seconds."
+    "accuracy as a function of the budget is interpolated linearly in log epochs. It first reaches "
+    "plain's mean accuracy at E epochs after e epochs; the speed-up is E / e. Both means are over "
+    "the seeds that completed all these runs. Brackets are 95 % percentile intervals of 2,000 "
+    "bootstrap resamples of the seeds; with fewer than about ten seeds they are too narrow, and "
+    "with two or three they are little more than the range of the seeds. There is no "
+    "extrapolation: ≥ means that the smallest budget already reaches the accuracy, < that the "
+    "largest does not. The speed-up counts epochs, not seconds."
 )
-CROSSINGS_ARE_NOT_SPEED_UPS = (
-    "This is not the speed-up. Inside a run the learning-rate schedule is not finished: the rate "
-    "is still high, and much of the accuracy comes only as it falls. A run planned to be shorter "
-    "would have ended elsewhere. The row of plain shows when plain runs themselves first reach the "
-    "accuracy that they end with."
+CROSSING_NOTE = (
+    "This is not the speed-up. In the middle of a run the learning rate is still high, and much of "
+    "the accuracy comes only as it decays; a run with a shorter schedule would end at a different "
+    "accuracy. The row of plain shows when plain runs first reach their own final accuracy."
 )
 
 
-def show_number(value: float, digits: int = 2, sign: bool = False) -> str:
-    """Return a number in fixed digits, without a negative zero.
+def format_number(value: float, digits: int = 2, sign: bool = False) -> str:
+    """Return a number with fixed digits, without a negative zero.
 
-    >>> show_number(71.254), show_number(-0.001), show_number(1.9, sign=True)
+    >>> format_number(71.254), format_number(-0.001), format_number(1.9, sign=True)
     ('71.25', '0.00', '+1.90')
     """
     text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
     return text.lstrip("+-") if float(text) == 0 else text
 
 
-def show_accuracy(summary: Summary) -> str:
-    """Return ``mean ± std``, or what stands in its place."""
+def format_value(value: Any) -> str:
+    """Return the value of a recipe field, floats without trailing zeros.
+
+    >>> format_value(0.10), format_value(3.0), format_value("sgd")
+    ('0.1', '3', 'sgd')
+    """
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def format_accuracy(summary: Summary) -> str:
+    """Return ``mean ± std``, or ``diverged``."""
     if summary.mean is None:
         return "diverged"
-    spread = "" if summary.std is None else f" ± {show_number(summary.std)}"
-    return show_number(summary.mean) + spread
+    deviation = "" if summary.std is None else f" ± {format_number(summary.std)}"
+    return format_number(summary.mean) + deviation
 
 
-def show_difference(difference: Difference | None) -> str:
+def format_difference(difference: Difference | None) -> str:
     """Return ``+1.90 [0.40, 3.40]``."""
     if difference is None:
         return "-"
-    return show_number(difference.mean, sign=True) + _show_interval(difference)
+    return format_number(difference.mean, sign=True) + _format_interval(difference)
 
 
-def show_ratio(cost: TimeRatio | None) -> str:
+def format_ratio(ratio: TimeRatio | None) -> str:
     """Return ``1.05×``."""
-    return "-" if cost is None else f"{show_number(cost.ratio)}×"
+    return "-" if ratio is None else f"{format_number(ratio.ratio)}×"
 
 
-def show_reach(reach: Reach) -> str:
-    """Return a factor with the sign of its bound.
+def format_reach(reach: Reach) -> str:
+    """Return a factor, with its sign if it is a bound.
 
-    >>> show_reach(Reach("at least", 4.0)), show_reach(Reach("equal", 1.5))
+    >>> format_reach(Reach("at least", 4.0)), format_reach(Reach("equal", 1.5))
     ('≥ 4.00×', '1.50×')
     """
     sign = {"equal": "", "at least": "≥ ", "below": "< "}[reach.kind]
-    return f"{sign}{show_number(reach.factor)}×"
+    return f"{sign}{format_number(reach.factor)}×"
 
 
-def show_speed_up(found: SpeedUp) -> str:
+def format_speed_up(found: SpeedUp) -> str:
     """Return the factor and its interval."""
     if found.low is None or found.high is None:
-        return show_reach(found.reach)
-    return f"{show_reach(found.reach)} [{show_reach(found.low)}, {show_reach(found.high)}]"
+        return format_reach(found.reach)
+    return f"{format_reach(found.reach)} [{format_reach(found.low)}, {format_reach(found.high)}]"
 
 
-def give_verdict(difference: Difference, diverged: Sequence[int] = ()) -> str:
-    """Return one honest sentence on one arm at one budget; ``diverged`` are seeds of the arm."""
-    title, mean, n = name_arm(difference.arm), difference.mean, difference.n
-    low, high = difference.low, difference.high
+def describe_difference(difference: Difference, diverged: Sequence[int] = ()) -> str:
+    """Return the result of one arm at one budget; ``diverged`` are seeds of the arm."""
+    title, mean = name_arm(difference.arm), difference.mean
+    low, high, n = difference.low, difference.high, difference.n
     if low is None or high is None:
-        told = (
-            f"{title}: {show_number(mean, sign=True)} points with one seed, "
-            "which gives no interval and so no verdict"
-        )
+        points = format_number(mean, sign=True)
+        text = f"{title}: {points} points with one seed, which gives no interval"
     elif low > 0:
-        told = f"{title} is better by {show_number(mean)} points{_show_interval(difference)}"
+        text = f"{title} is better by {format_number(mean)} points{_format_interval(difference)}"
     elif high < 0:
-        interval = f" [{show_number(-high)}, {show_number(-low)}]"
-        told = f"{title} is worse by {show_number(-mean)} points{interval}"
+        interval = f" [{format_number(-high)}, {format_number(-low)}]"
+        text = f"{title} is worse by {format_number(-mean)} points{interval}"
     else:
-        interval = _show_interval(difference)
-        told = f"{title}: no clear difference: {show_number(mean)} points{interval}"
-    unpaired = ", ".join(map(str, difference.unpaired))
-    alone = f"; left out for want of a complete plain run: seed {unpaired}" if unpaired else ""
-    return told + (f" ({n} seeds)" if n > 1 else "") + _tell_diverged(diverged) + alone + "."
+        points = f"{format_number(mean)} points{_format_interval(difference)}"
+        text = f"{title}: no clear difference: {points}"
+    if n > 1:
+        text += f" ({count(n, 'seed')})"
+    text += _describe_diverged(diverged)
+    if difference.unpaired:
+        text += f"; without {_list_seeds(difference.unpaired)}, where plain has no complete run"
+    return f"{text}."
 
 
-def give_verdicts(answers: Answers) -> list[tuple[int, str]]:
+def describe_results(answers: Answers) -> list[tuple[int, str]]:
     """Return ``(budget, sentence)`` for each arm, the largest budget first.
 
-    Every sentence on smoke runs says that it is on smoke runs.
+    Sentences about smoke runs begin with a warning.
     """
     differences = {(d.arm, d.budget): d for d in answers.differences}
-    told = []
+    results = []
     for summary in answers.summaries:
         difference = differences.get((summary.arm, summary.budget))
         title = name_arm(summary.arm)
+        seeds = f" ({count(summary.n or len(summary.diverged), 'seed')})"
         if difference is not None:
-            told.append((summary.budget, give_verdict(difference, summary.diverged)))
+            text = describe_difference(difference, summary.diverged)
         elif summary.mean is None:
-            told.append((summary.budget, f"{title}: every run diverged{_tell_seeds(summary)}."))
+            text = f"{title}: every run diverged{seeds}."
         elif summary.arm == BASELINE:
-            reached = f"plain reaches {show_accuracy(summary)} %{_tell_seeds(summary)}"
-            told.append((summary.budget, f"{reached}{_tell_diverged(summary.diverged)}."))
+            reached = f"plain reaches {format_accuracy(summary)} %{seeds}"
+            text = f"{reached}{_describe_diverged(summary.diverged)}."
         else:
-            reached = f"{title} reaches {show_accuracy(summary)} %{_tell_seeds(summary)}"
-            told.append((summary.budget, f"{reached}; it has no pair with plain."))
-    note = SMOKE_NOTE if answers.kind == "smoke" else ""
-    return [(budget, note + text) for budget, text in sorted(told, key=lambda item: -item[0])]
+            reached = f"{title} reaches {format_accuracy(summary)} %{seeds}"
+            text = f"{reached}; there is no plain run to compare it with."
+        results.append((summary.budget, text))
+    prefix = SMOKE_PREFIX if answers.kind == "smoke" else ""
+    return [(budget, prefix + text) for budget, text in sorted(results, key=lambda r: -r[0])]
 
 
-def tell_speed_up(found: SpeedUp) -> str:
-    """Return the sentence of one speed-up."""
+def describe_speed_up(found: SpeedUp) -> str:
+    """Return one speed-up as a sentence."""
     title, kind = name_arm(found.arm), found.reach.kind
-    goal = f"plain's accuracy of {count_epochs(found.budget)} ({show_number(found.target)} %)"
+    target = f"plain's accuracy of {count_epochs(found.budget)} ({format_number(found.target)} %)"
+    result = f"{format_speed_up(found)} ({count(len(found.seeds), 'seed')})"
     if kind == "below":
         most = count_epochs(max(found.budgets))
-        told = f"{title} does not reach {goal} within {most}: a speed-up "
-        return f"{told}{show_speed_up(found)}{_count(len(found.seeds))}."
-    when = f"after {show_number(found.epochs or 0, 1)} epochs"
+        return f"{title} does not reach {target} within {most}: a speed-up {result}."
+    when = f"after {format_number(found.epochs or 0, 1)} epochs"
     if kind == "at least":
-        when = f"already at its smallest budget, {count_epochs(min(found.budgets))}"
+        when = f"already with its smallest budget, {count_epochs(min(found.budgets))}"
     slower = "; below 1 is slower" if kind == "equal" and found.reach.factor < 1 else ""
-    told = f"{title} reaches {goal} {when}: a speed-up of {show_speed_up(found)}"
-    return f"{told}{_count(len(found.seeds))}{slower}."
+    return f"{title} reaches {target} {when}: a speed-up of {result}{slower}."
 
 
-def caution_about_time(jobs: int) -> str:
-    """Return how far times can be trusted, given the runs that shared the machine."""
-    how = (
-        "Median over seeds of the ratio of training seconds per epoch (median epoch of a run, the "
-        "first left out)."
+def describe_timing(jobs: int) -> str:
+    """Return how the time ratios were measured and how reliable they are.
+
+    Args:
+        jobs: runs that shared the machine; 0 if unknown.
+    """
+    method = (
+        "Median over seeds of the ratio of training time per epoch (the median epoch of a run, "
+        "without the first)."
     )
-    if jobs == 0:
+    if jobs > 1:
         return (
-            f"{how} Whether other work shared the machine is not recorded; trainact bench "
-            "measures this closer."
+            f"{method} CAUTION: {jobs} runs shared the machine and slowed each other down, so "
+            "these ratios are not reliable. trainact bench measures the cost alone."
         )
-    if jobs == 1:
-        return f"{how} The runs had the machine one by one; trainact bench measures this closer."
-    return (
-        f"{how} CAUTION: {jobs} runs shared the machine and slowed each other, so that these "
-        "ratios are not to be trusted closely; trainact bench measures the cost alone."
-    )
+    shared = "The runs had the machine to themselves."
+    if jobs == 0:
+        shared = "Whether other processes used the machine was not recorded."
+    return f"{method} {shared} trainact bench measures the cost more precisely."
 
 
-def _show_interval(difference: Difference) -> str:
+def _format_interval(difference: Difference) -> str:
     if difference.low is None or difference.high is None:
         return " [one seed]"
-    return f" [{show_number(difference.low)}, {show_number(difference.high)}]"
+    return f" [{format_number(difference.low)}, {format_number(difference.high)}]"
 
 
-def _tell_diverged(seeds: Sequence[int]) -> str:
-    if not seeds:
-        return ""
-    return f"; diverged with seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+def _describe_diverged(seeds: Sequence[int]) -> str:
+    return f"; diverged with {_list_seeds(seeds)}" if seeds else ""
 
 
-def _tell_seeds(summary: Summary) -> str:
-    return _count(summary.n or len(summary.diverged))
-
-
-def _count(n: int) -> str:
-    return f" ({n} seed{'s' * (n > 1)})"
+def _list_seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"

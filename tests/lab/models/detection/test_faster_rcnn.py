@@ -30,7 +30,7 @@ from trainact.lab.models.detection.faster_rcnn import VggBackbone, make_faster_r
 from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.recipes.recipe import write_recipe
 from trainact.lab.records.record import RunFolder, find_records, read_record
-from trainact.lab.report.comparison import write_comparison
+from trainact.lab.report.comparison_report import write_comparison
 from trainact.lab.torchvision_import import import_torchvision
 from trainact.lab.training import train as train_module
 from trainact.lab.training.batches import Place

@@ -1,4 +1,4 @@
-"""Measured values beside those that the paper prints, and its claims held against them."""
+"""Measured values next to the paper's, and its claims checked on them."""
 
 from trainact.lab.analysis.answers import Answers, answer
 from trainact.lab.analysis.studies import Study
@@ -8,9 +8,9 @@ from trainact.lab.paper.faithful import describe_deviations, find_faithful
 from trainact.lab.paper.measured import measure_values
 from trainact.lab.paper.values import Values
 from trainact.lab.recipes.arms import BASELINE, name_arm
-from trainact.lab.report.chapters import Chapter
-from trainact.lab.report.tables import Grid
-from trainact.lab.report.wording import show_difference, show_number
+from trainact.lab.report.chapters import Chapter, ChapterId
+from trainact.lab.report.grid import Grid
+from trainact.lab.report.wording import format_difference, format_number
 
 __all__ = ["compare_with_paper", "judge_claims", "measure_study"]
 
@@ -22,63 +22,61 @@ METRICS = {
     "seconds": "seconds of training",
     "minutes": "minutes of training",
 }
-VERDICTS = {True: "borne out", False: "not borne out", None: "open"}
+VERDICTS = {True: "confirmed", False: "not confirmed", None: "undecided"}
 
 
 def measure_study(study: Study) -> Values:
-    """Return what the full runs of a study that are its recipe's come to, by the paper's keys."""
+    """Return the means of a study's full runs that follow its recipe, by the paper's keys."""
     records = find_faithful(study.name, study.records)
     return measure_values(study.name, records, _name_network(study))
 
 
 def compare_with_paper(study: Study, answers: Answers) -> Chapter | None:
-    """Return the printed values beside the measured ones; None for an experiment of our own."""
+    """Return measured next to printed values; None for smoke runs and experiments of our own."""
     if study.name not in list_recipes() or answers.kind == "smoke":
         return None
     grid = _make_grid(study, answers)
     places = "; ".join(find_places(study.name))
-    deviating = describe_deviations(study.name, study.records)
-    left_out = (deviating,) if deviating else ()
+    deviations = describe_deviations(study.name, study.records)
+    left_out = (deviations,) if deviations else ()
     if not grid.rows:
-        told = f"The paper shows this in {places}, and prints no number of it."
-        return Chapter("Beside the paper", sentences=(told, *left_out))
+        source = f"The paper shows these results in {places}, without printing numbers."
+        return Chapter(ChapterId.PAPER, sentences=(source, *left_out))
     note = (
-        "Where the paper prints a mean over seeds, its deviation follows after ±; the hardware of "
-        "its times is another. A dash stands where a seed diverged, where no run here is the "
-        "recipe's, where nothing is printed, and for differences here of anything but top-1."
+        "Where the paper prints a standard deviation over seeds, it follows the ±. The paper's "
+        "times are from different hardware. A dash means: a seed diverged, no run follows the "
+        "recipe, the paper prints nothing, or, for differences, the metric is not top-1."
     )
     sentences = (f"Printed in {places}.", *left_out)
-    return Chapter("Beside the paper", sentences=sentences, grids=(grid,), notes=(note,))
+    return Chapter(ChapterId.PAPER, sentences=sentences, grids=(grid,), notes=(note,))
 
 
 def judge_claims(values: Values) -> Chapter:
-    """Return what the measured values say about the claims of the paper's text."""
+    """Return the claims of the paper's text, checked on measured values."""
     results = check_claims(values) if values else []
-    told = [result for result in results if result.computed is not None]
-    untold = len(results) - len(told)
-    grid = Grid(
-        "Claims of the paper's text, on the runs of this report",
-        ("claim", "section", "stated", "here", "verdict", "besides"),
-        tuple(map(_show_claim, told)),
-        words=2,
-    )
-    rest = f"{untold} of its {len(results)} claims take runs that are not here."
+    checked = [result for result in results if result.computed is not None]
+    unchecked = len(results) - len(checked)
+    sentences = []
     if not values:
-        rest = "No run here is of an experiment of the paper."
-    return Chapter(
-        "The paper's claims",
-        sentences=(rest,) if untold or not values else (),
-        grids=(grid,) if told else (),
-        notes=(
-            "A claim is borne out if the measured means are as the text says, whatever their "
-            "intervals; it is open where some of the runs that it takes are missing.",
-        )
-        if told
-        else (),
+        sentences.append("There are no runs of an experiment of the paper.")
+    elif unchecked:
+        sentences.append(f"{unchecked} of {len(results)} claims need runs that are missing.")
+    if not checked:
+        return Chapter(ChapterId.CLAIMS, tuple(sentences))
+    grid = Grid(
+        "Claims of the paper's text, checked on the runs of this report",
+        ("claim", "section", "paper", "measured", "result", "details"),
+        tuple(map(_format_claim, checked)),
+        text_columns=2,
     )
+    note = (
+        "A claim is confirmed if the measured means agree with the text; intervals are ignored. It "
+        "is undecided if some of its runs are missing."
+    )
+    return Chapter(ChapterId.CLAIMS, tuple(sentences), grids=(grid,), notes=(note,))
 
 
-def _show_claim(result: ClaimResult) -> tuple[str, ...]:
+def _format_claim(result: ClaimResult) -> tuple[str, ...]:
     claim = read_claim(result.name)
     return (
         claim.says,
@@ -109,33 +107,33 @@ def _make_grid(study: Study, answers: Answers) -> Grid:
                     name_arm(summary.arm),
                     str(summary.budget),
                     title,
-                    _show_measured(measured, key),
+                    _format_measured(measured, key),
                     str(complete.get((summary.arm, summary.budget), 0)),
-                    show_difference(difference) if metric == "top1" else "-",
+                    format_difference(difference) if metric == "top1" else "-",
                     printed.show(),
-                    "-" if summary.arm == BASELINE else _show_printed_difference(printed, plain),
+                    "-" if summary.arm == BASELINE else _format_printed_difference(printed, plain),
                 )
             )
-    head = ("arm", "epochs", "what", "here", "n", "here: difference to plain [95 %]")
-    caption = "Mean ± standard deviation here and in the paper"
-    return Grid(caption, (*head, "paper", "paper: difference"), tuple(rows))
+    head = ("arm", "epochs", "metric", "measured", "n", "measured difference to plain [95 %]")
+    caption = "Mean ± standard deviation, measured and in the paper"
+    return Grid(caption, (*head, "paper", "paper's difference"), tuple(rows))
 
 
 def _name_network(study: Study) -> str | None:
-    """Return which network of the paper's table of networks the runs are of."""
+    """Return the network in the paper's table of 36 networks; None for other experiments."""
     if study.name != TABLE or not study.records:
         return None
     return (study.network or str(study.records[0]["model"]["name"])).removeprefix("lab:")
 
 
-def _show_measured(values: Values, key: Key) -> str:
+def _format_measured(values: Values, key: Key) -> str:
     if key not in values:
         return "-"
     mean, deviation = values[key].mean, values[key].deviation
-    return show_number(mean) + ("" if deviation is None else f" ± {show_number(deviation)}")
+    return format_number(mean) + ("" if deviation is None else f" ± {format_number(deviation)}")
 
 
-def _show_printed_difference(one: PrintedValue, other: PrintedValue | None) -> str:
+def _format_printed_difference(one: PrintedValue, other: PrintedValue | None) -> str:
     if other is None:
         return "-"
-    return show_number(one.mean - other.mean, max(one.decimals, other.decimals), sign=True)
+    return format_number(one.mean - other.mean, max(one.decimals, other.decimals), sign=True)

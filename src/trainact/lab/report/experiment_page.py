@@ -1,0 +1,143 @@
+"""The content of a report's page on one experiment."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainact.errors import TrActValueError
+from trainact.lab.analysis.answers import Answers, answer
+from trainact.lab.analysis.runs import Record
+from trainact.lab.analysis.studies import Study
+from trainact.lab.recipes.arms import BASELINE, FIRST_LAYER_LR
+from trainact.lab.recipes.experiment import Experiment, find_experiment, list_experiments
+from trainact.lab.report.chapters import (
+    BulletList,
+    Chapter,
+    ChapterId,
+    Picture,
+    describe_comparison,
+    make_chapters,
+)
+from trainact.lab.report.paper_comparison import compare_with_paper
+from trainact.lab.report.tables import make_tuning_grid
+from trainact.lab.running.plan import format_command
+from trainact.lab.text import count_epochs
+
+__all__ = ["ExperimentPage", "make_page"]
+
+TUNING_NOTE = (
+    "Values were tried in plain training only, on training images held out for tuning. All arms "
+    "use the best value. A value whose loss became NaN is never chosen."
+)
+
+
+@dataclass(frozen=True)
+class ExperimentPage:
+    """One experiment of a report.
+
+    Attributes:
+        study: its runs.
+        title: its heading.
+        description: what is compared, and notes on the recipe.
+        answers: its statistics; None if there are no records or they cannot be compared.
+        chapters: in order.
+        problem: why its records cannot be compared; empty if they can.
+    """
+
+    study: Study
+    title: str
+    description: tuple[str, ...]
+    answers: Answers | None
+    chapters: tuple[Chapter, ...]
+    problem: str = ""
+
+
+def make_page(study: Study) -> ExperimentPage:
+    """Return everything that a report says about one experiment."""
+    experiment = find_experiment(study.name) if study.name in list_experiments() else None
+    title = experiment.title if experiment else study.name
+    if study.network:
+        title = f"{title}: {study.network.rpartition(':')[2]}"
+    about = _describe_experiment(experiment)
+    incomplete, tuning = _list_incomplete(study), _describe_tuning(study)
+    if not study.records:
+        summary = Chapter(ChapterId.SUMMARY, ("No run has finished yet.",))
+        return ExperimentPage(study, title, about, None, (summary, *incomplete, *tuning))
+    try:
+        against = experiment.against if experiment else None
+        answers = answer(study.records, jobs=0, against=against)
+    except TrActValueError as error:
+        summary = Chapter(ChapterId.SUMMARY, ("These records cannot be compared.", str(error)))
+        chapters = (summary, *incomplete, *tuning)
+        return ExperimentPage(study, title, about, None, chapters, f"{study.name}: {error}")
+    paper = compare_with_paper(study, answers)
+    after = {
+        ChapterId.SUMMARY: incomplete,
+        ChapterId.ACCURACY: [paper] if paper is not None else [],
+        ChapterId.TIME: tuning,
+    }
+    written: list[Chapter] = []
+    for chapter in make_chapters(answers, study.records, _make_command(study, experiment)):
+        if study.network:  # one of many: all their pictures would make the page too large
+            kept = tuple(picture for picture in chapter.pictures if picture is Picture.ACCURACY)
+            chapter = dataclasses.replace(chapter, pictures=kept)
+        written += [chapter, *after.get(chapter.id, [])]
+    description = (describe_comparison(answers, study.records), *about)
+    return ExperimentPage(study, title, description, answers, tuple(written))
+
+
+def _describe_experiment(experiment: Experiment | None) -> tuple[str, ...]:
+    if experiment is None:
+        return ()
+    paper = experiment.paper
+    place = f"{paper} of the paper. " if paper else "Not an experiment of the paper. "
+    return ((place + experiment.note).strip(),)
+
+
+def _list_incomplete(study: Study) -> list[Chapter]:
+    """Return a chapter on the runs that diverged or have no record, if there are any."""
+    diverged = [
+        f"{record['arm']}, {count_epochs(record['budget'])}, seed {record['seed']}: "
+        f"{record['failure']}"
+        for record in sorted(study.records, key=lambda r: (r["arm"], r["budget"], r["seed"]))
+        if record["status"] == "diverged"
+    ]
+    lists = (
+        BulletList("Diverged", tuple(diverged)),
+        BulletList("Interrupted or still running", tuple(sorted(study.interrupted))),
+    )
+    kept = tuple(entry for entry in lists if entry.items)
+    return [Chapter(ChapterId.INCOMPLETE, lists=kept)] if kept else []
+
+
+def _describe_tuning(study: Study) -> list[Chapter]:
+    if study.tuning is None:
+        return []
+    notes = (TUNING_NOTE, *_list_untuned(study.tuning, study.records))
+    return [Chapter(ChapterId.TUNING, grids=(make_tuning_grid(study.tuning),), notes=notes)]
+
+
+def _list_untuned(tuning: Mapping[str, Any], records: Sequence[Record]) -> list[str]:
+    """Return a sentence for each budget and field where plain runs lack the chosen value."""
+    sentences = []
+    for budget, chosen in tuning["chosen"].items():
+        plain = [r for r in records if (r["arm"], str(r["budget"])) == (BASELINE, budget)]
+        for dotted, value in chosen.items():
+            table, _, key = dotted.partition(".")
+            others = {r["recipe"].get(table, {}).get(key) for r in plain} - {value}
+            if dotted != FIRST_LAYER_LR and others:
+                shown = ", ".join(map(str, sorted(others, key=str)))
+                sentences.append(
+                    f"The runs of {count_epochs(int(budget))} have {dotted} {shown}, not the "
+                    f"chosen {value}."
+                )
+    return sentences
+
+
+def _make_command(study: Study, experiment: Experiment | None) -> str:
+    if experiment is None:
+        return "trainact run RUN/recipe.toml    # RUN: the folder of any of the runs"
+    smoke = " --smoke" if study.kind == "smoke" else ""
+    tune = f"trainact {format_command(experiment, 'tune')}\n" if study.tuning is not None else ""
+    return f"{tune}trainact {format_command(experiment)}{smoke}"

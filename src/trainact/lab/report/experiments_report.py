@@ -1,0 +1,246 @@
+"""A report on several experiments: one HTML file, one Markdown file and pictures."""
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from trainact.lab.analysis.answers import Summary
+from trainact.lab.analysis.pairs import Difference
+from trainact.lab.analysis.speedups import SpeedUp
+from trainact.lab.analysis.studies import Damage, find_studies
+from trainact.lab.files import write_atomically
+from trainact.lab.paper import Key
+from trainact.lab.paper.values import Value
+from trainact.lab.recipes.arms import BASELINE, name_arm
+from trainact.lab.report.chapters import BulletList, Chapter, ChapterId, Picture, list_pictures
+from trainact.lab.report.curves import draw_pictures
+from trainact.lab.report.experiment_page import ExperimentPage, make_page
+from trainact.lab.report.grid import Grid, escape_markdown
+from trainact.lab.report.paper_comparison import judge_claims, measure_study
+from trainact.lab.report.render import (
+    SMOKE_BANNER,
+    render_html_chapter,
+    render_html_document,
+    render_markdown_chapter,
+)
+from trainact.lab.report.wording import (
+    SMOKE_WARNING,
+    format_accuracy,
+    format_difference,
+    format_reach,
+)
+from trainact.lab.text import count
+
+__all__ = [
+    "OverviewRow",
+    "Report",
+    "list_overview",
+    "make_overview_grid",
+    "read_report",
+    "render_html_report",
+    "render_markdown_report",
+    "write_report",
+]
+
+TITLE = "TrAct compared with plain training"
+
+
+@dataclass(frozen=True)
+class Report:
+    """All experiments of a report, and the damaged files that were skipped."""
+
+    pages: tuple[ExperimentPage, ...]
+    damages: tuple[Damage, ...]
+
+    @property
+    def full(self) -> list[ExperimentPage]:
+        """Return the experiments with full runs."""
+        return [page for page in self.pages if page.study.kind == "full"]
+
+    @property
+    def smoke(self) -> list[ExperimentPage]:
+        """Return the experiments with smoke runs."""
+        return [page for page in self.pages if page.study.kind == "smoke"]
+
+    @property
+    def description(self) -> str:
+        """Return the sentence below the title."""
+        finished = sum(len(page.study.records) for page in self.full)
+        text = f"{count(len(self.full), 'experiment')}, {count(finished, 'finished run')}"
+        if self.smoke:
+            text += f"; {count(len(self.smoke), 'smoke experiment')} at the bottom"
+        return f"{text}."
+
+
+class OverviewRow(NamedTuple):
+    """An arm of an experiment at the largest budget that it shares with plain.
+
+    All but the experiment are None if the experiment has no statistics.
+    """
+
+    experiment: str
+    difference: Difference | None = None
+    plain: Summary | None = None
+    arm: Summary | None = None
+    speed_up: SpeedUp | None = None
+
+
+def read_report(results: Sequence[Path]) -> Report:
+    """Return the report on all records below some folders.
+
+    Raises:
+        TrActValueError: a folder does not exist, or there are no runs in any.
+    """
+    studies, damages = find_studies(results)
+    return Report(tuple(map(make_page, studies)), tuple(damages))
+
+
+def list_overview(pages: Sequence[ExperimentPage]) -> list[OverviewRow]:
+    """Return each arm at the largest budget at which it has a difference to plain."""
+    rows = []
+    for page in pages:
+        name = page.study.key
+        if page.answers is None:
+            rows.append(OverviewRow(name))
+            continue
+        summaries = {(s.arm, s.budget): s for s in page.answers.summaries}
+        speed_ups = {(f.arm, f.budget): f for f in page.answers.speed_ups}
+        differences = sorted(page.answers.differences, key=lambda d: d.budget)
+        for arm, difference in {d.arm: d for d in differences}.items():
+            budget = difference.budget
+            rows.append(
+                OverviewRow(
+                    name,
+                    difference,
+                    summaries[BASELINE, budget],
+                    summaries[arm, budget],
+                    speed_ups.get((arm, budget)),
+                )
+            )
+    return rows
+
+
+def make_overview_grid(rows: Sequence[OverviewRow]) -> Grid:
+    """Return the table of these rows."""
+    cells = []
+    for row in rows:
+        if row.difference is None or row.plain is None or row.arm is None:
+            cells.append((row.experiment, "-", "-", "-", "-", "no result yet", "-"))
+            continue
+        cells.append(
+            (
+                row.experiment,
+                name_arm(row.difference.arm),
+                str(row.difference.budget),
+                format_accuracy(row.plain),
+                format_accuracy(row.arm),
+                format_difference(row.difference),
+                "-" if row.speed_up is None else format_reach(row.speed_up.reach),
+            )
+        )
+    head = ("experiment", "arm", "epochs", "plain, %", "arm, %", "difference", "speed-up")
+    return Grid("Test accuracy at the largest budget", head, tuple(cells), text_columns=2)
+
+
+def write_report(report: Report, folder: Path) -> list[Path]:
+    """Write report.html, report.md and a folder of pictures for each experiment.
+
+    The same records give the same bytes.
+
+    Raises:
+        StorageError: the disk is full or the folder is not writable.
+    """
+    files: dict[str, bytes] = {}
+    for page in report.pages:
+        pictures = [] if page.answers is None else list_pictures(page.chapters)
+        if page.answers is not None:
+            drawn = draw_pictures(page.answers, pictures)
+            files |= {f"{page.study.key}/{name}": content for name, content in drawn.items()}
+        for picture in set(Picture) - set(pictures):  # left by an earlier report
+            (folder / page.study.key / picture.file).unlink(missing_ok=True)
+    files["report.md"] = render_markdown_report(report).encode()
+    files["report.html"] = render_html_report(report).encode()
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+    return [folder / name for name in files]
+
+
+def render_html_report(report: Report) -> str:
+    """Return the report as one file that needs no other."""
+    overview, *others = _make_common_chapters(report)
+    parts = [
+        _render_contents(report, overview, others),
+        _render_common_chapter(overview),
+        *map(_render_page, report.full),
+        *map(_render_common_chapter, others),
+        *map(_render_page, report.smoke),
+    ]
+    return render_html_document(TITLE, report.description, "\n".join(parts))
+
+
+def render_markdown_report(report: Report) -> str:
+    """Return the report as Markdown; each experiment has a folder of pictures."""
+    overview, *others = _make_common_chapters(report)
+    blocks = [f"# {TITLE}", report.description, *render_markdown_chapter(overview)]
+    for page in report.full:
+        blocks += _render_markdown_page(page)
+    for chapter in others:
+        blocks += render_markdown_chapter(chapter)
+    for page in report.smoke:
+        blocks += [f"# {SMOKE_WARNING}", *_render_markdown_page(page)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _make_common_chapters(report: Report) -> list[Chapter]:
+    """Return the chapters on all experiments: the overview, then those that follow the pages."""
+    overview = make_overview_grid(list_overview(report.full))
+    empty = "No result yet." if report.full else "There are no full runs yet."
+    values: dict[Key, Value] = {}
+    for page in report.full:
+        values |= measure_study(page.study)
+    chapters = [
+        Chapter(ChapterId.OVERVIEW, grids=(overview,))
+        if overview.rows
+        else Chapter(ChapterId.OVERVIEW, sentences=(empty,)),
+        judge_claims(values),
+    ]
+    if report.damages:
+        skipped = BulletList("Skipped files", tuple(damage.reason for damage in report.damages))
+        chapters.append(Chapter(ChapterId.DAMAGED, lists=(skipped,)))
+    return chapters
+
+
+def _render_contents(report: Report, overview: Chapter, others: Sequence[Chapter]) -> str:
+    entries = [
+        (overview.id, overview.title),
+        *((page.study.key, page.title) for page in report.full),
+        *((chapter.id, chapter.title) for chapter in others),
+        *((page.study.key, f"SMOKE RUN: {page.title}") for page in report.smoke),
+    ]
+    items = "\n".join(
+        f'<li><a href="#{anchor}">{html.escape(title)}</a></li>' for anchor, title in entries
+    )
+    return f'<nav aria-label="Contents">\n<h2>Contents</h2>\n<ol>\n{items}\n</ol>\n</nav>'
+
+
+def _render_common_chapter(chapter: Chapter) -> str:
+    return f'<div id="{chapter.id}">\n{render_html_chapter(chapter)}\n</div>'
+
+
+def _render_page(page: ExperimentPage) -> str:
+    banner = f"{SMOKE_BANNER}\n" if page.study.kind == "smoke" else ""
+    about = "\n".join(f"<p>{html.escape(sentence)}</p>" for sentence in page.description)
+    chapters = "\n".join(render_html_chapter(c, page.answers, level=3) for c in page.chapters)
+    return (
+        f'<article id="{page.study.key}">\n{banner}<h2>{html.escape(page.title)}</h2>\n'
+        f"{about}\n{chapters}\n</article>"
+    )
+
+
+def _render_markdown_page(page: ExperimentPage) -> list[str]:
+    blocks = [f"## {escape_markdown(page.title)}", *map(escape_markdown, page.description)]
+    for chapter in page.chapters:
+        blocks += render_markdown_chapter(chapter, 3, f"{page.study.key}/")
+    return blocks

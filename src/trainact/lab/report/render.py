@@ -1,0 +1,141 @@
+"""Chapters as Markdown and as HTML, and the HTML document around them."""
+
+import base64
+import html
+from collections.abc import Iterable
+from importlib.resources import files
+
+from matplotlib.figure import Figure
+
+from trainact.lab.analysis.answers import Answers
+from trainact.lab.recipes.arms import name_arm
+from trainact.lab.report.chapters import Chapter, Picture
+from trainact.lab.report.curves import draw_accuracy, draw_budgets, draw_gradients, export_picture
+from trainact.lab.report.grid import escape_markdown, render_html, render_markdown
+from trainact.lab.report.wording import SMOKE_WARNING, format_accuracy, format_reach
+from trainact.lab.text import count_epochs
+
+__all__ = [
+    "SMOKE_BANNER",
+    "render_html_chapter",
+    "render_html_document",
+    "render_markdown_chapter",
+]
+
+SMOKE_BANNER = f'<p class="smoke">{html.escape(SMOKE_WARNING)}</p>'
+CAPTIONS = {
+    Picture.ACCURACY: "Test accuracy per epoch",
+    Picture.GRADIENTS: "Norm of the first layer's gradient per epoch",
+    Picture.BUDGETS: "Final accuracy by epochs",
+}
+DETAILS = {
+    Picture.ACCURACY: " (thick: mean over seeds)",
+    Picture.GRADIENTS: "",
+    Picture.BUDGETS: ": mean and standard deviation. Arrows: speed-up over plain at its largest "
+    "budget",
+}
+"""The HTML page adds these to the captions."""
+
+
+def render_markdown_chapter(chapter: Chapter, level: int = 2, folder: str = "") -> list[str]:
+    """Return the blocks of a chapter, to be joined by empty lines.
+
+    >>> from trainact.lab.report.chapters import ChapterId
+    >>> render_markdown_chapter(Chapter(ChapterId.SUMMARY, ("TrAct is better.",)), level=3)
+    ['### Summary', 'TrAct is better.']
+
+    Args:
+        chapter: what to render.
+        level: of its heading.
+        folder: prefix of the picture files, with a slash at the end.
+    """
+    blocks = ["#" * level + f" {escape_markdown(chapter.title)}"]
+    blocks += map(escape_markdown, chapter.sentences)
+    for heading, items in chapter.lists:
+        blocks.append("#" * (level + 1) + f" {escape_markdown(heading)}")
+        blocks.append("\n".join(f"- {escape_markdown(item)}" for item in items))
+    blocks += map(render_markdown, chapter.grids)
+    blocks += [f"![{CAPTIONS[picture]}]({folder}{picture.file})" for picture in chapter.pictures]
+    blocks += map(escape_markdown, chapter.notes)
+    if chapter.command:
+        blocks.append("\n".join(f"    {line}" for line in chapter.command.splitlines()))
+    return blocks
+
+
+def render_html_chapter(chapter: Chapter, answers: Answers | None = None, level: int = 2) -> str:
+    """Return a chapter as a section; its pictures are drawn from the answers."""
+    parts = [f"<section>\n<h{level}>{html.escape(chapter.title)}</h{level}>"]
+    parts += [f"<p>{html.escape(sentence)}</p>" for sentence in chapter.sentences]
+    for heading, items in chapter.lists:
+        bullets = "\n".join(f"<li>{html.escape(item)}</li>" for item in items)
+        parts.append(f"<h{level + 1}>{html.escape(heading)}</h{level + 1}>\n<ul>\n{bullets}\n</ul>")
+    parts += map(render_html, chapter.grids)
+    if answers is not None:
+        for picture in chapter.pictures:
+            figures = "\n".join(_draw(picture, answers))
+            parts.append(f'<div class="pictures">\n{figures}\n</div>')
+    parts += [f'<p class="note">{html.escape(note)}</p>' for note in chapter.notes]
+    if chapter.command:
+        parts.append(f"<pre><code>{html.escape(chapter.command)}</code></pre>")
+    return "\n".join(parts) + "\n</section>"
+
+
+def render_html_document(title: str, description: str, body: str, *, smoke: bool = False) -> str:
+    """Return a complete HTML file without scripts or references to other files.
+
+    Args:
+        title: of the page.
+        description: the sentence below it.
+        body: HTML, already escaped.
+        smoke: whether the whole page is about smoke runs.
+    """
+    style = files("trainact.lab.report").joinpath("page.css").read_text(encoding="utf-8")
+    warning = f"{SMOKE_BANNER}\n" if smoke else ""
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{html.escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        f"<header>\n{warning}<h1>{html.escape(title)}</h1>\n"
+        f'<p class="description">{html.escape(description)}</p>\n</header>\n'
+        f"{body}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _draw(picture: Picture, answers: Answers) -> Iterable[str]:
+    """Yield the figures of a picture; curves have one per budget, so that a phone stacks them."""
+    caption = CAPTIONS[picture] + DETAILS[picture]
+    if picture is Picture.BUDGETS:
+        yield _embed(draw_budgets(answers), caption, _describe_budgets(answers))
+        return
+    draw = draw_accuracy if picture is Picture.ACCURACY else draw_gradients
+    for budget in answers.budgets:
+        title = f"{caption}, runs of {count_epochs(budget)}"
+        finals = "; ".join(
+            f"{name_arm(s.arm)} ends at {format_accuracy(s)}"
+            for s in answers.summaries
+            if s.budget == budget and picture is Picture.ACCURACY
+        )
+        yield _embed(draw(answers, [budget]), title, f"{title}. {finals}".strip())
+
+
+def _embed(figure: Figure, caption: str, description: str) -> str:
+    encoded = base64.b64encode(export_picture(figure, "svg")).decode("ascii")
+    return (
+        f'<figure><img alt="{html.escape(description)}" '
+        f'src="data:image/svg+xml;base64,{encoded}">'
+        f"<figcaption>{html.escape(caption)}</figcaption></figure>"
+    )
+
+
+def _describe_budgets(answers: Answers) -> str:
+    finals = [
+        f"{name_arm(s.arm)} with {count_epochs(s.budget)} {format_accuracy(s)}"
+        for s in answers.summaries
+    ]
+    speed_ups = [
+        f"{name_arm(f.arm)} against plain's {count_epochs(f.budget)} {format_reach(f.reach)}"
+        for f in answers.speed_ups
+    ]
+    found = "; ".join(speed_ups) or "none"
+    return f"Final accuracy in percent: {'; '.join(finals)}. Speed-up: {found}."
