@@ -1,6 +1,7 @@
-"""Folders of results as runs leave them, from records that are made up."""
+"""Folders of results with made-up records."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 from comparison_records import make_study
@@ -13,7 +14,7 @@ PAPER_ARMS = ("plain", "tract-0.05", "tract-0.1", "tract-0.2")
 
 
 def write_record(experiment: Path, record: dict) -> Path:
-    """Write a record, sealed, where its run would have; return its folder."""
+    """Write a sealed record where its run would have written it; return the folder."""
     kind = "smoke" if record["kind"] == "smoke" else "runs"
     name = f"{record['arm']}-{record['budget']}ep-seed{record['seed']}-{record['recipe_id']}"
     folder = experiment / kind / name
@@ -23,12 +24,12 @@ def write_record(experiment: Path, record: dict) -> Path:
 
 
 def make_faithful(name: str, record: dict) -> dict:
-    """Return the record as one of the run of its recipe that has its arm and budget."""
+    """Return the record with the recipe of the named experiment for its arm and budget."""
     key = record["model"]["name"], record["arm"], record["budget"]
-    several = len(find_experiment(name).split()) > 1
+    runs, several = _plan(name)
     run = next(
         run
-        for run in find_experiment(name).plan()
+        for run in runs
         if (run.model.name if several else key[0], run.run.arm, run.schedule.epochs) == key
     )
     model = record["model"] | {"name": run.model.name}
@@ -36,6 +37,13 @@ def make_faithful(name: str, record: dict) -> dict:
     images = {"train_images": counts.train, "test_images": counts.test}
     data = record["data"] | images
     return record | {"recipe": recipe_to_dict(run), "model": model, "data": data}
+
+
+@cache
+def _plan(name):
+    """Return the runs of a recipe, and whether it has several networks."""
+    experiment = find_experiment(name)
+    return experiment.plan(), len(experiment.split()) > 1
 
 
 def write_study(experiment: Path, **options) -> list[dict]:
@@ -47,7 +55,7 @@ def write_study(experiment: Path, **options) -> list[dict]:
 
 
 def write_tuning(experiment: Path, chosen=0.08, budgets=(2, 4)) -> dict:
-    """Write what ``trainact tune`` would have."""
+    """Write the file that ``trainact tune`` writes."""
     tried = [
         {
             "budget": budget,

@@ -100,7 +100,7 @@ def test_a_seed_without_a_complete_plain_run_is_named():
     records[0] = diverge(records[0])
     answers = answer(records)
     assert answers.differences[0].unpaired == (0,)
-    assert "left out for want of a complete plain run: seed 0" in describe_results(answers)[1][1]
+    assert "without seed 0, where plain has no complete run" in describe_results(answers)[1][1]
 
 
 @settings(max_examples=60)
