@@ -24,6 +24,7 @@ from trainact.lab.report.experiments_report import (
 )
 from trainact.lab.report.grid import escape_markdown, render_markdown
 from trainact.lab.report.render import render_markdown_chapter
+from trainact.options import DEFAULT_LAM
 
 __all__ = [
     "FAMILIES",
@@ -36,7 +37,6 @@ __all__ = [
 
 FAMILIES = ("cifar10-cpu", "imagenette-cpu")
 NO_RECORD = "No records yet."
-RECOMMENDED_LAM = 0.1
 CHAPTERS = {
     ChapterId.SUMMARY,
     ChapterId.INCOMPLETE,
@@ -79,7 +79,7 @@ def read_evidence(results: Path) -> Evidence:
 def write_evidence(evidence: Evidence) -> dict[str, str]:
     """Return the text of each marked place, by its name."""
     pages = [page for page in evidence.values() if page is not None]
-    selected = [row for page in pages for row in _select_recommended(page)]
+    selected = [row for page in pages for row in _select_default_lam(page)]
     places = {
         "evidence-overview": _render_overview(list_overview(pages)),
         "evidence-summary": _render_overview(selected),
@@ -111,24 +111,24 @@ def list_stale_pictures(evidence: Evidence, folder: Path) -> list[str]:
     return stale
 
 
-def _select_recommended(page: ExperimentPage) -> list[OverviewRow]:
-    """Return TrAct at the recommended λ, and first-layer learning rates at the same budget."""
+def _select_default_lam(page: ExperimentPage) -> list[OverviewRow]:
+    """Return TrAct at the default λ, and first-layer learning rates at the same budget."""
     arms = {r["arm"]: arm_of_recipe(r["arm"], r["recipe"]) for r in page.study.records}
     rows = [
         (row, arms[row.difference.arm], row.difference.budget)
         for row in list_overview([page])
         if row.difference is not None
     ]
-    budgets = {budget for _, arm, budget in rows if _is_recommended(arm)}
+    budgets = {budget for _, arm, budget in rows if _has_default_lam(arm)}
     return [
         row
         for row, arm, budget in rows
-        if budget in budgets and (_is_recommended(arm) or arm.kind == "lr")
+        if budget in budgets and (_has_default_lam(arm) or arm.kind == "lr")
     ]
 
 
-def _is_recommended(arm: Arm) -> bool:
-    return arm.kind == "tract" and arm.lam == RECOMMENDED_LAM
+def _has_default_lam(arm: Arm) -> bool:
+    return arm.kind == "tract" and arm.lam == DEFAULT_LAM
 
 
 def _render_overview(rows: list[OverviewRow]) -> str:
