@@ -8,8 +8,7 @@ from typing import Any
 
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.runs import read_runs
-from trainact.lab.recipes.experiment import list_experiments
-from trainact.lab.recipes.names import name_network
+from trainact.lab.recipes.experiment import list_experiments, name_network
 from trainact.lab.recipes.tuning import read_tuning
 from trainact.lab.records.record import Record
 from trainact.lab.records.results import FoundRun, find_runs, find_tunings, sort_key
