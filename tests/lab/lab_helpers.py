@@ -11,7 +11,7 @@ import torch
 
 from trainact.lab.data import load_data
 from trainact.lab.recipes.recipe import Recipe, change_recipe
-from trainact.lab.training.loss import sum_losses
+from trainact.lab.training.classifier import sum_losses
 from trainact.lab.training.machine import start_machine
 from trainact.lab.training.session import Session
 
@@ -96,9 +96,8 @@ def measure_fixed_batch(recipe: Recipe, folder: Path, epochs: int) -> tuple[floa
 
     before = measure()
     for epoch in range(epochs):
-        for share, count in session.batches.read(epoch % 2, 0):
-            session.take_step(share, count)
-        session.epoch, session.step = epoch + 1, 0
+        for step, (share, count) in enumerate(session.batches.read(epoch % 2, 0)):
+            session.take_step(share, count, epoch * session.batches.steps + step)
     return before, measure()
 
 
@@ -111,7 +110,7 @@ class InterruptedRunError(Exception):
 
 
 def stop_after(steps):
-    """Return a report that raises at the given looks at the run, as a crash would."""
+    """Return a report function that raises after the given number of reports, as a crash would."""
     left = list(steps)
 
     def report(event):

@@ -15,7 +15,7 @@ from trainact.lab.data.storage import store_images
 from trainact.lab.recipes.recipe import DataFields, OptimizerFields
 from trainact.lab.torchvision_import import import_torchvision
 from trainact.lab.training.batches import Batches, Place
-from trainact.lab.training.loss import sum_losses
+from trainact.lab.training.classifier import sum_losses
 from trainact.lab.training.machine import start_machine
 from trainact.lab.training.session import Session
 
@@ -160,5 +160,5 @@ def test_the_binary_loss_is_of_all_classes_that_are_present():
 
 
 def test_a_batch_that_cannot_be_shared_in_pairs_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="of two images a part"):
+    with pytest.raises(ValueError, match="need two images each"):
         make_session(tmp_path, data__mixup=0.8, data__batch_size=8, run__accumulation=5)

@@ -6,7 +6,6 @@ import pytest
 
 from lab_helpers import start
 from trainact.lab.commands import cli
-from trainact.lab.running.display import format_seconds
 
 SMALL = [
     "--model", "small_models:make_tiny", "--batch-size", "32", "--data", "photos",
@@ -146,7 +145,3 @@ def test_a_missing_extra_is_named(monkeypatch, capsys):
             monkeypatch.delitem(sys.modules, name)
     assert cli.main(["compare"]) == 2
     assert "pip install 'trainact[lab]'" in capsys.readouterr().err
-
-
-def test_times_are_told_as_people_do():
-    assert [format_seconds(s) for s in (3, 89, 91, 6000)] == ["3 s", "89 s", "2 min", "1.7 h"]

@@ -9,7 +9,7 @@ from trainact.lab.data import DataError, load_data
 from trainact.lab.data.voc import CLASSES, parse_annotation
 from trainact.lab.recipes.recipe import DataFields
 from trainact.lab.training.batches import Place
-from trainact.lab.training.detection.batches import DetectionBatches, SceneDataset, make_target
+from trainact.lab.training.detection.scenes import DetectionBatches, SceneDataset, make_target
 from voc_cases import make_voc, write_annotation, write_object
 
 

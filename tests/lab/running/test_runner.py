@@ -1,16 +1,21 @@
-"""Runs side by side: whatever their processes print, and however they end."""
+"""Runs side by side, and the data that they share."""
 
+import concurrent.futures
 import os
 import sys
+import time
 
 import pytest
 import torch
 
 from lab_helpers import HERE, make_quick
+from trainact.lab.data import load_data
 from trainact.lab.ranks import is_first_rank
-from trainact.lab.running.display import Silence
+from trainact.lab.recipes.recipe import DataFields
+from trainact.lab.running import runner
+from trainact.lab.running.display import Lines, Silence
 from trainact.lab.running.plan import place_runs
-from trainact.lab.running.runner import run_all
+from trainact.lab.running.runner import cache_data, run_all
 
 
 @pytest.fixture
@@ -60,6 +65,45 @@ def test_processes_share_the_threads_that_this_one_would_take(run, pretend, monk
     pretend("echo $OMP_NUM_THREADS threads >&2; exit 1")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     assert run().failure == "its process ended with code 1: 3 threads"
+
+
+def ignore(text):
+    del text
+
+
+def test_threads_that_need_the_same_data_load_them_once():
+    loaded = []
+
+    def load(fields, note):
+        time.sleep(0.05)
+        loaded.append(fields)
+        return object()
+
+    load_once = cache_data(load)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(load_once, [DataFields()] * 4, [ignore] * 4))
+    assert (len(found), len(loaded)) == (1, 1)
+
+
+def test_the_two_data_sets_used_last_are_kept():
+    loaded = []
+    load_once = cache_data(lambda fields, note: loaded.append(fields.name))
+    for name in "abacaba":
+        load_once(DataFields(name=name), ignore)
+    assert loaded == ["a", "b", "c", "b"]
+
+
+def test_messages_about_the_data_are_shown_once_with_a_name(tmp_path, monkeypatch, capsys):
+    def load(fields, note):
+        note("a fifth is for testing")
+        return load_data(fields)
+
+    monkeypatch.setattr(runner, "load_data", load)
+    runs = place_runs([make_quick(schedule__epochs=1, run__seed=seed) for seed in (0, 1)], tmp_path)
+    assert all(result.failure is None for result in run_all(runs, 1, Lines()))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines.count(f"{runs[0].name}: a fifth is for testing") == 1
+    assert sum("a fifth" in line for line in lines) == 1
 
 
 def test_a_rank_that_no_launcher_gave_is_none(monkeypatch):

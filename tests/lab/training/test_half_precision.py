@@ -16,8 +16,8 @@ from trainact.lab.recipes.recipe import change_recipe
 from trainact.lab.training import train as train_module
 from trainact.lab.training.interruption import RunInterrupted
 from trainact.lab.training.machine import start_machine
+from trainact.lab.training.optimizers import Stepper
 from trainact.lab.training.session import Session
-from trainact.lab.training.stepping import Stepper
 from trainact.lab.training.train import train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -99,7 +99,7 @@ def test_overflows_that_do_not_end_are_a_divergence(tmp_path, scaled, monkeypatc
 
 
 def test_the_scale_is_kept_over_an_interruption(tmp_path, scaled, monkeypatch):
-    monkeypatch.setattr(train_module, "LOOK_EVERY", 1)
+    monkeypatch.setattr(train_module, "REPORT_EVERY", 1)
     recipe = make_quick()
     with pytest.MonkeyPatch.context() as patch:
         overflow_in(patch, {4})
@@ -123,8 +123,9 @@ def test_an_interruption_after_an_overflow_is_no_divergence(tmp_path, scaled, mo
     take_step, recipe = Session.take_step, make_quick()
 
     def take_step_and_press(session, *batch):
-        take_step(session, *batch)
+        measured = take_step(session, *batch)
         os.kill(os.getpid(), signal.SIGINT)
+        return measured
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Session, "take_step", take_step_and_press)

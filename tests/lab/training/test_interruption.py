@@ -121,7 +121,7 @@ def press_at(kind: str, epoch: int, times: int = 1):
 def test_it_may_come_at_the_end_of_an_epoch_before_its_test(tmp_path, monkeypatch):
     recipe = make_quick(model__name="small_models:make_noisy", run__checkpoint_seconds=1e9)
     whole = train(recipe, tmp_path / "whole", ignore)
-    monkeypatch.setattr(train_module, "LOOK_EVERY", 10)  # the steps of an epoch
+    monkeypatch.setattr(train_module, "REPORT_EVERY", 10)  # the steps of an epoch
     with pytest.raises(RunInterrupted):
         train(recipe, tmp_path / "parts", press_at("step", 1))
     [checkpoint] = tmp_path.rglob("checkpoint-*")

@@ -95,7 +95,7 @@ def test_the_seed_changes_weights_and_order(tmp_path):
     ids=["sgd", "dropout-ema", "adam-accumulation", "two-optimizers", "bf16-clip", "deit"],
 )
 def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path, monkeypatch, changes):
-    monkeypatch.setattr(train_module, "LOOK_EVERY", 4)
+    monkeypatch.setattr(train_module, "REPORT_EVERY", 4)
     recipe = make_quick(**changes)
     whole = train(recipe, tmp_path / "whole", ignore)
     for looks in ([2], [4], [1]):
@@ -129,7 +129,7 @@ def test_the_saved_recipe_runs_again_from_its_file(tmp_path):
 
 
 def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_serves(tmp_path, monkeypatch):
-    monkeypatch.setattr(train_module, "LOOK_EVERY", 4)
+    monkeypatch.setattr(train_module, "REPORT_EVERY", 4)
     recipe = make_quick()
     whole = train(recipe, tmp_path / "whole", ignore)
     with pytest.raises(InterruptedRunError):

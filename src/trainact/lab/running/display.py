@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from trainact.lab.records.events import Event
+from trainact.lab.text import count, format_duration
 
 __all__ = ["Bars", "Display", "Lines", "Silence", "choose_display"]
 
@@ -65,18 +66,7 @@ class _Clock:
         left = self.total - sum(self.done.values())
         if fresh <= 0:
             return ""
-        return format_seconds((time.monotonic() - self.started) / fresh * left) + " left"
-
-
-def format_seconds(seconds: float) -> str:
-    """Return a rounded duration with its unit.
-
-    >>> format_seconds(42), format_seconds(170), format_seconds(7300)
-    ('42 s', '3 min', '2.0 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+        return format_duration((time.monotonic() - self.started) / fresh * left) + " left"
 
 
 class Lines:
@@ -133,7 +123,7 @@ class Bars:
         self.tasks: dict[str, TaskID] = {}
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[news]}"))
         with Progress(*columns, console=self.console) as self.bars:
-            self.whole = self.bars.add_task(f"{len(runs)} runs", total=1.0, news="")
+            self.whole = self.bars.add_task(count(len(runs), "run"), total=1.0, news="")
             yield
 
     def show(self, name: str, event: Event) -> None:

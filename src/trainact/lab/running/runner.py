@@ -18,6 +18,7 @@ import torch
 
 from trainact.errors import TrActError, TrActValueError
 from trainact.lab.data import load_data
+from trainact.lab.data.images import Note
 from trainact.lab.files import StorageError
 from trainact.lab.ranks import count_ranks, is_first_rank
 from trainact.lab.recipes.recipe import DataFields, Recipe, read_recipe, write_recipe
@@ -25,16 +26,17 @@ from trainact.lab.records.events import Event, EventHandler, read_event, write_e
 from trainact.lab.records.failures import write_failure
 from trainact.lab.running.display import Display
 from trainact.lab.running.plan import PlannedRun
-from trainact.lab.training.inputs import check_inputs
 from trainact.lab.training.interruption import STOPPING, RunInterrupted, take_term_as_interrupt
-from trainact.lab.training.tasks import find_session
-from trainact.lab.training.train import train
+from trainact.lab.training.resume_checks import check_record
+from trainact.lab.training.train import find_session, train
 
 __all__ = ["RunResult", "cache_data", "do_run", "reuse_record", "run_all"]
 
 SAVED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 """Exit codes of a process that a signal stopped after it saved its run."""
 STOPPED = (*SAVED, -signal.SIGINT, -signal.SIGTERM)
+CACHED = 2
+"""Data sets that `cache_data` keeps in memory."""
 LINES_KEPT = 1000
 """Lines of a process's standard error that are kept for the file of its failure."""
 
@@ -74,11 +76,12 @@ def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[Run
             f"--jobs must be 1 under torchrun, where all ranks do one run; got {jobs}."
         )
     load = cache_data(load_data)
-    left = [run.recipe for run in runs if not run.folder.record_path.exists()]
-    if left and all(recipe.model == left[0].model for recipe in left):
-        data = load(left[0].data)
-        find_session(data).build(left[0], data)  # an error that all runs share is raised once
+    left = [run for run in runs if not run.folder.record_path.exists()]
     with display.open([(run.name, run.recipe.schedule.epochs) for run in runs]):
+        if left and all(run.recipe.model == left[0].recipe.model for run in left):
+            recipe = left[0].recipe
+            data = load(recipe.data, note=_make_note(display, left[0]))
+            find_session(data).build(recipe, data)  # an error that all runs share is raised once
         if jobs == 1:
             return [do_run(run, functools.partial(display.show, run.name), load) for run in runs]
         with take_term_as_interrupt(), concurrent.futures.ThreadPoolExecutor(jobs) as pool:
@@ -91,14 +94,24 @@ def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[Run
 
 
 def cache_data(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``load`` with a cache of two data sets; threads wait for one that is being loaded."""
-    lock, cached = threading.Lock(), functools.lru_cache(maxsize=2)(load)
+    """Return ``load`` with a cache; threads wait for one that is being loaded."""
+    lock = threading.Lock()
+    cached: dict[DataFields, Any] = {}
 
-    def load_once(fields: DataFields) -> Any:
+    def load_once(fields: DataFields, note: Note) -> Any:
         with lock:
-            return cached(fields)
+            data = cached.pop(fields) if fields in cached else load(fields, note=note)
+            cached[fields] = data  # the last one used is the last to be removed
+            while len(cached) > CACHED:
+                del cached[next(iter(cached))]
+            return data
 
     return load_once
+
+
+def _make_note(display: Display, run: PlannedRun) -> Note:
+    """Return a function that shows messages about a run."""
+    return lambda text: display.show(run.name, Event("note", text=text))
 
 
 def do_run(run: PlannedRun, report: EventHandler, load: Callable[..., Any]) -> RunResult:
@@ -134,7 +147,8 @@ def reuse_record(run: PlannedRun, display: Display, load: Callable[..., Any]) ->
     if record is None:
         return None
     try:
-        check_inputs(record, run.recipe, load)
+        note = _make_note(display, run)
+        check_record(record, run.recipe, functools.partial(load, note=note))
     except TrActError as error:
         display.show(run.name, Event("failed", text=str(error)))
         return RunResult(run, None, str(error))
@@ -229,9 +243,13 @@ def _main(file: str, root: str) -> int:
         except BrokenPipeError:  # the parent is gone: stop here, the checkpoint is kept
             os._exit(3)
 
+    def load(fields: DataFields, note: Note) -> Any:
+        del note  # the parent has shown the messages about the data: they are the same for all runs
+        return load_data(fields)
+
     run = PlannedRun(read_recipe(Path(file)), Path(root))
     try:
-        result = do_run(run, report, load_data)
+        result = do_run(run, report, load)
     except TrActError as error:
         report(Event("failed", text=str(error)))
         return 1

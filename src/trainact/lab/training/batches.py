@@ -1,7 +1,7 @@
-"""Batches of a run: their order, which rank has which images, and what the network is given.
+"""Batches of images: their order, each rank's share, augmentation and normalisation.
 
-Everything random depends on the seed, the epoch and the place in it, never on what came before or
-on the number of ranks. A run can therefore begin at any batch of any epoch.
+Random choices depend on the seed, the epoch and the position in it, not on earlier choices or on
+the number of ranks. A run can therefore resume at any batch of any epoch.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ MEASURED_IMAGES = 512
 
 
 class Share(NamedTuple):
-    """Images [N, C, H, W] as the network takes them, and their labels, int64 [N].
+    """The network's input [N, C, H, W] and the labels, int64 [N].
 
-    The labels of mixed images are shares of the classes, float32 [N, classes].
+    The labels of mixed images are the share of each class, float32 [N, classes].
     """
 
     images: Tensor
@@ -38,7 +38,7 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """This process among all: its rank, how many there are, and its device."""
+    """The rank of this process, the number of ranks, and the device."""
 
     rank: int
     ranks: int
@@ -46,7 +46,7 @@ class Place:
 
 
 def measure_standard(data: ImageData, fields: DataFields) -> Standard:
-    """Return the recipe's mean and deviation, or those of the training images."""
+    """Return the recipe's mean and standard deviation, or else those of the training images."""
     if fields.mean:
         return Standard(fields.mean, fields.std)
     if isinstance(data.train, ImageTensor):
@@ -72,12 +72,12 @@ class Batches:
     """The training batches of one rank.
 
     Args:
-        images: all that are trained on.
-        fields: how they are put into batches and augmented.
-        standard: what they are normalised by.
-        seed: of the order and of all augmentation.
+        images: the training images of all ranks.
+        fields: batch size and augmentation.
+        standard: mean and standard deviation.
+        seed: of the order and the augmentation.
         place: this rank.
-        num_classes: needed where images are mixed.
+        num_classes: needed for mixup and cutmix.
     """
 
     mixes = False
@@ -103,7 +103,7 @@ class Batches:
         self.count_steps(len(images))
 
     def count_steps(self, count: int) -> None:
-        """Find out how many steps an epoch of ``count`` images has, and its smallest batch."""
+        """Set the steps of an epoch of ``count`` images and the size of its smallest batch."""
         fields = self.fields
         whole, rest = divmod(count, fields.batch_size)
         self.count = count
@@ -111,31 +111,27 @@ class Batches:
         if not self.steps:
             raise TrActValueError(
                 f"{count} training images do not fill one batch of {fields.batch_size}, and "
-                "data.drop_last is on; take a smaller data.batch_size."
+                "data.drop_last is true; set a smaller data.batch_size."
             )
         self.smallest = fields.batch_size if fields.drop_last or not rest else rest
 
     @property
     def smallest_share(self) -> int:
-        """Return how many images a rank has at least; mixed ones come in pairs."""
-        return (
-            self.smallest // (2 * self.place.ranks)
-            if self.mixes
-            else self.smallest // self.place.ranks
-        )
+        """Return the smallest number of images on a rank, or of pairs if images are mixed."""
+        return self.smallest // (self.place.ranks * (2 if self.mixes else 1))
 
     def order(self, epoch: int) -> Tensor:
         """Return the order [N] of the images in an epoch.
 
-        With ``repeats`` each image that comes up comes so many times in a row, the last one maybe
-        fewer, and an epoch has as many steps as without.
+        With ``data.repeats`` each image is repeated that many times in a row, and the order is cut
+        to the same length.
         """
         generator = make_generator(self.seed, "order", epoch)
         shuffled = torch.randperm(self.count, generator=generator)
         return shuffled.repeat_interleave(self.fields.repeats)[: len(shuffled)]
 
     def read(self, epoch: int, start: int) -> Iterator[tuple[Any, int]]:
-        """Yield this rank's share of each batch from ``start`` on, and the whole batch's count."""
+        """Yield this rank's share of each batch from step ``start`` on, and the batch's size."""
         batches = self.order(epoch).split(self.fields.batch_size)[: self.steps]
         if self.stream is None:
             for step in range(start, self.steps):
@@ -160,13 +156,13 @@ class Batches:
         return self._mix(epoch, step, Share(self.normalise(pixels), self.labels[batch[mine]]))
 
     def _find_mine(self, count: int) -> Tensor:
-        """Return the places [M] of this rank's images in a batch of ``count``."""
+        """Return the positions [M] of this rank's images in a batch of ``count``."""
         if self.mixes:
             return share_pairs(count, self.place.rank, self.place.ranks)
         return torch.arange(count).tensor_split(self.place.ranks)[self.place.rank]
 
     def _mix(self, epoch: int, step: int, share: Share) -> Share:
-        """Return the share mixed if the recipe says so, its labels on the device."""
+        """Apply mixup and cutmix if the recipe has them; move the labels to the device."""
         labels = share.labels.to(self.place.device)
         if not self.mixes:
             return Share(share.images, labels)
@@ -176,7 +172,7 @@ class Batches:
         return Share(mix_images(share.images, mixture), targets)
 
     def hash_order(self, epoch: int, before: str) -> str:
-        """Return a digest of the order of this epoch and of ``before``, that of earlier ones."""
+        """Return a digest of this epoch's order and of ``before``, that of the earlier epochs."""
         return hashlib.sha256(before.encode() + self.order(epoch).numpy().tobytes()).hexdigest()
 
 
@@ -192,7 +188,7 @@ class EvaluationBatches:
         self.images = images.select(mine)
 
     def read(self) -> Iterator[Share]:
-        """Yield batches that together hold each image once."""
+        """Yield each image once."""
         size, device = EVALUATION_BATCH, self.place.device
         if isinstance(self.images, ImageTensor):
             for pixels, labels in zip(
@@ -208,7 +204,7 @@ class EvaluationBatches:
 
 
 class _Normaliser:
-    """From uint8 to what the recipe feeds: standardised, in [0, 1], or raw."""
+    """Converts uint8 images to the recipe's range: standardised, [0, 1], or [0, 255]."""
 
     def __init__(self, fields: DataFields, standard: Standard, device: torch.device) -> None:
         self.values = fields.values

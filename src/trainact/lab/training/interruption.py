@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM, which are put off until the run is saved.
+"""Ctrl-C and SIGTERM, deferred until the run is saved.
 
-A scheduler that takes a job's machine away sends SIGTERM and waits; torchrun hands either on to all
-ranks and waits for half a minute.
+A scheduler sends SIGTERM some time before it takes the machine away. torchrun passes either signal
+on to all ranks and waits for 30 seconds.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ from trainact.lab.ranks import count_ranks, is_first_rank
 __all__ = ["STOPPING", "Interruption", "RunInterrupted", "take_term_as_interrupt"]
 
 STDERR = 2
-"""Written to directly: what shows a run may be in the middle of a line when a signal comes."""
+"""Written to directly: a signal may come while the display is printing a line."""
 STOPPING = "stopping once the run is saved"
 Handler = Callable[[int, FrameType | None], None]
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """A run was stopped after it was saved; ``code`` is what the process should end with."""
+    """A run was saved and stopped; ``code`` is the exit code for the process."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class RunInterrupted(KeyboardInterrupt):
 
 
 def take_term_as_interrupt() -> contextlib.AbstractContextManager[None]:
-    """Let SIGTERM interrupt as Ctrl-C does, in a process that waits for those that do the runs."""
+    """Raise `RunInterrupted` on SIGTERM, in a process that waits for those that do the runs."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         del frame
@@ -41,15 +41,15 @@ def take_term_as_interrupt() -> contextlib.AbstractContextManager[None]:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Do nothing; unlike SIG_IGN this is not handed on to a process that is just being started."""
+    """Do nothing; new processes do not inherit this, as they would SIG_IGN."""
     del number, frame
 
 
 @contextlib.contextmanager
 def _handle(handler: Handler, *numbers: int) -> Iterator[None]:
-    """Give signals to a handler while this is open, but for those that are ignored.
+    """Handle signals while the context is open; those that are ignored stay ignored.
 
-    Only a main thread can; others do without.
+    Only the main thread can do this; in other threads nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -66,38 +66,38 @@ def _handle(handler: Handler, *numbers: int) -> Iterator[None]:
 
 
 class Interruption:
-    """Notes that a run is to stop; the run looks at ``asked`` where it can be saved.
+    """A request to stop; the run checks ``requested`` at points where it can be saved.
 
-    A second Ctrl-C stops at once, except among ranks, where torchrun sends it too.
+    A second Ctrl-C stops at once, except with several ranks: torchrun itself sends it twice.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self.number = int(signal.SIGINT)
         self.process = os.getpid()
 
-    def heed(self) -> contextlib.AbstractContextManager[None]:
-        """Put both signals off while this is open."""
-        return _handle(self._note, signal.SIGINT, signal.SIGTERM)
+    def defer(self) -> contextlib.AbstractContextManager[None]:
+        """Defer both signals while the context is open."""
+        return _handle(self._request, signal.SIGINT, signal.SIGTERM)
 
     def stop(self) -> None:
-        """Stop, now that everything is saved.
+        """Stop after saving.
 
         Raises:
             RunInterrupted: always.
         """
         raise RunInterrupted(self.number)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _request(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if os.getpid() != self.process:  # a process that was forked from the run's
+        if os.getpid() != self.process:  # a fork of the run's process
             return
-        if self.asked:
+        if self.requested:
             if number == signal.SIGINT and count_ranks() == 1:
                 raise KeyboardInterrupt
             return
-        self.asked, self.number = True, number
+        self.requested, self.number = True, number
         if is_first_rank():
             at_once = "" if count_ranks() > 1 else "; a second Ctrl-C stops at once"
-            with contextlib.suppress(OSError):  # nobody listens
+            with contextlib.suppress(OSError):  # standard error may be closed
                 os.write(STDERR, f"{STOPPING}{at_once}\n".encode())

@@ -1,13 +1,12 @@
 """Devices, ranks and precision, through Accelerate."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.utils import DistributedDataParallelKwargs, patch_environment
 from torch import nn
 
 from trainact.errors import TrActError, TrActValueError
@@ -16,7 +15,8 @@ from trainact.lab.recipes.recipe import RunFields
 from trainact.lab.training.batches import Place
 
 __all__ = [
-    "expect_skipped_parameters",
+    "allow_unused_parameters",
+    "find_exact_dtype",
     "find_place",
     "start_machine",
     "start_tracker",
@@ -25,11 +25,11 @@ __all__ = [
 
 
 def start_machine(fields: RunFields, folder: Path) -> Accelerator:
-    """Return an accelerator for the run's device and precision, on each rank that was launched.
+    """Return an accelerator for the run's device and precision; every rank calls this.
 
     Raises:
-        TrActValueError: there is no such device here, it does not know the precision, or there is
-            no package for the tracker.
+        TrActValueError: this machine does not have the device, the device does not support the
+            precision, or the tracker's package is missing.
     """
     kind = fields.device.split(":")[0]
     present = {
@@ -40,37 +40,41 @@ def start_machine(fields: RunFields, folder: Path) -> Accelerator:
     }
     if not present.get(kind):
         here = ", ".join(name for name, is_there in present.items() if is_there)
-        raise TrActValueError(f"run.device is {fields.device!r}; here there are {here}.")
-    use_cpu = kind == "cpu" or not (present["cuda"] or present["mps"])  # or ranks are not seen
+        raise TrActValueError(
+            f"run.device is {fields.device!r}, which this machine does not have; it has {here}."
+        )
+    use_cpu = kind == "cpu" or not (present["cuda"] or present["mps"])  # else ranks are not seen
     if use_cpu and fields.precision == "fp16":
         raise TrActValueError(
-            "run.precision is 'fp16', which needs a GPU, and this run is done on the CPU: set "
+            "run.precision is 'fp16', which needs a GPU, but this run is on the CPU: set "
             "run.precision to bf16 or no."
         )
-    AcceleratorState._reset_state(reset_partial_state=kind == "cpu" and torch.cuda.is_available())
+    in_group = torch.distributed.is_available() and torch.distributed.is_initialized()
+    other_kind = kind == "cpu" and torch.cuda.is_available()
+    AcceleratorState._reset_state(reset_partial_state=other_kind or not in_group)
     GradientState._reset_state()
-    if ":" in fields.device:
-        os.environ["ACCELERATE_TORCH_DEVICE"] = fields.device
     tracker = None if fields.tracker == "none" else fields.tracker
+    device = {"ACCELERATE_TORCH_DEVICE": fields.device} if ":" in fields.device else {}
     try:
-        accelerator = Accelerator(
-            cpu=use_cpu,
-            mixed_precision=fields.precision,
-            log_with=tracker,
-            project_dir=folder if tracker else None,
-        )
+        with patch_environment(**device):
+            accelerator = Accelerator(
+                cpu=use_cpu,
+                mixed_precision=fields.precision,
+                log_with=tracker,
+                project_dir=folder if tracker else None,
+            )
     except (ValueError, ImportError) as error:
-        raise TrActValueError(f"the machine cannot be set up: {error}") from error
+        raise TrActValueError(f"the device cannot be set up: {error}") from error
     if accelerator.num_processes != count_ranks():
         raise TrActError(
-            f"{count_ranks()} ranks were launched, Accelerate sees {accelerator.num_processes}; "
-            "set run.device to the kind of device that they have."
+            f"{count_ranks()} ranks were launched, but Accelerate sees "
+            f"{accelerator.num_processes}; set run.device to the kind of device that they have."
         )
     return accelerator
 
 
 def start_tracker(accelerator: Accelerator, fields: RunFields, config: dict[str, Any]) -> None:
-    """Open the tracker that the recipe names, if any.
+    """Open the recipe's tracker, if it has one.
 
     Raises:
         TrActError: its package is not installed.
@@ -85,24 +89,29 @@ def start_tracker(accelerator: Accelerator, fields: RunFields, config: dict[str,
     accelerator.init_trackers("trainact", config=config)
 
 
-def expect_skipped_parameters(accelerator: Accelerator, network: nn.Module) -> None:
-    """Prepare for a network that leaves parameters out of some steps, as stochastic depth does.
+def allow_unused_parameters(accelerator: Accelerator, network: nn.Module) -> None:
+    """Let DDP search for unused parameters if the network skips some, as stochastic depth does.
 
-    Ranks draw branches each for itself, so one may have a gradient where another has none. They
-    must then look for unused parameters in every step, which costs time, and so is done only for
-    networks with a module whose ``skips_parameters`` is true. Call it before ``prepare``.
+    Ranks skip independently of each other, so a parameter may have a gradient on one rank only. The
+    search costs time in every step and is done only if a module's ``skips_parameters`` is True.
+    Call this before ``prepare``.
     """
     if any(getattr(module, "skips_parameters", False) is True for module in network.modules()):
         accelerator.ddp_handler = DistributedDataParallelKwargs(find_unused_parameters=True)
 
 
 def find_place(accelerator: Accelerator) -> Place:
-    """Return this process's place among all."""
+    """Return the rank of this process, the number of ranks, and the device."""
     return Place(accelerator.process_index, accelerator.num_processes, accelerator.device)
 
 
+def find_exact_dtype(device: torch.device) -> torch.dtype:
+    """Return the most precise float type of a device."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def sum_over_ranks(accelerator: Accelerator, values: torch.Tensor) -> list[float]:
-    """Return the sum of each rank's vector of numbers."""
+    """Return the sum of all ranks' vectors."""
     if accelerator.num_processes > 1:
         values = accelerator.reduce(values, reduction="sum")
     return [float(value) for value in values.tolist()]

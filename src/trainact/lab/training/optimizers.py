@@ -1,25 +1,34 @@
-"""Optimizers and learning rates from a recipe."""
+"""Optimizers, their steps and learning rates."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
+from torch import Tensor, nn
 
 from trainact.lab.recipes.recipe import OptimizerFields, ScheduleFields
 
-__all__ = ["find_first_parameters", "find_undecayed", "make_optimizers", "rate_at", "set_rate"]
+__all__ = [
+    "Stepper",
+    "find_first_parameters",
+    "find_undecayed",
+    "make_optimizers",
+    "rate_at",
+    "set_rate",
+]
 
 
 def make_optimizers(
     model: nn.Module, first_layers: Iterable[str], fields: OptimizerFields
 ) -> list[torch.optim.Optimizer]:
-    """Return the optimizer, or two where the first layer has one of its own.
+    """Return one optimizer, or two if the first layer has a separate one.
 
-    The first layer's parameters are a group by themselves in every arm, so that arms differ in
-    nothing else. A group's ``lr_scale`` multiplies the scheduled rate. Where vectors do not decay,
-    each group has a twin for them.
+    The first layer's parameters are a separate group in every arm, so that this does not differ
+    between arms. A group's ``lr_scale`` multiplies the scheduled learning rate. If vectors have no
+    weight decay, they are in separate groups.
     """
     first = find_first_parameters(model, first_layers)
     ids = set(map(id, first))
@@ -39,9 +48,9 @@ def make_optimizers(
 
 
 def find_undecayed(model: nn.Module) -> list[nn.Parameter]:
-    """Return biases, norms and other vectors, and what ``model.no_weight_decay()`` names.
+    """Return biases, norms, other vectors and the parameters of ``model.no_weight_decay()``.
 
-    Those names are timm's class tokens and positions. DeiT leaves the same parameters undecayed.
+    timm's models return their class tokens and position embeddings there, as DeiT does.
     """
     ask = getattr(model, "no_weight_decay", None)
     named = set(ask()) if callable(ask) else set()
@@ -56,7 +65,7 @@ def find_undecayed(model: nn.Module) -> list[nn.Parameter]:
 def _make_groups(
     parameters: list[nn.Parameter], scale: float, free: set[int]
 ) -> list[dict[str, Any]]:
-    """Return a group of the parameters that decay and one of those whose ids are ``free``."""
+    """Return the groups with and without weight decay; ``free`` has the ids of the latter."""
     decayed = {"params": [p for p in parameters if id(p) not in free], "lr_scale": scale}
     others = [p for p in parameters if id(p) in free]
     groups = [decayed, {"params": others, "lr_scale": scale, "weight_decay": 0.0}]
@@ -64,7 +73,7 @@ def _make_groups(
 
 
 def find_first_parameters(model: nn.Module, first_layers: Iterable[str]) -> list[nn.Parameter]:
-    """Return the trained parameters of the named layers, each once."""
+    """Return the trainable parameters of the named layers, each once."""
     found = {
         id(parameter): parameter
         for name in first_layers
@@ -101,7 +110,7 @@ def _make(fields: OptimizerFields, groups: list[dict[str, Any]]) -> torch.optim.
                 lr=fields.lr,
                 betas=betas,
                 weight_decay=decay,
-                max_grad_norm=None,  # the run clips, and logs the norm: optimizer.clip_norm
+                max_grad_norm=None,  # optimizer.clip_norm clips, and logs the norm
                 **eps,
             )
 
@@ -109,8 +118,8 @@ def _make(fields: OptimizerFields, groups: list[dict[str, Any]]) -> torch.optim.
 def rate_at(fields: ScheduleFields, lr: float, step: int, steps_per_epoch: int) -> float:
     """Return the learning rate of step ``step``, counted from 0 over the whole run.
 
-    With ``per`` epoch the rate of an epoch is that of its first step, except that the warm-up then
-    counts whole epochs: 0 or ``warmup_from`` in the first.
+    With ``per="epoch"`` the rate is constant in each epoch, and the first epoch of a warm-up has
+    the rate ``warmup_from``.
 
     >>> fields = ScheduleFields(epochs=4, name="cosine")
     >>> [round(rate_at(fields, 1.0, step, 2), 3) for step in (0, 4, 8)]
@@ -133,7 +142,60 @@ def rate_at(fields: ScheduleFields, lr: float, step: int, steps_per_epoch: int) 
 
 
 def set_rate(optimizers: Iterable[torch.optim.Optimizer], rate: float) -> None:
-    """Give every group the rate times its own scale."""
+    """Set the learning rate of every group, multiplied by its ``lr_scale``."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = rate * group["lr_scale"]
+
+
+class Stepper:
+    """Steps all optimizers of a run, or none if the gradient overflows.
+
+    With fp16 the loss is scaled up, so that small gradients do not vanish, and sometimes a large
+    one overflows. Then the scale is halved and the step is skipped: weights do not change, and
+    buffers that the forward pass changed, such as the statistics of batch norm, are restored.
+
+    Args:
+        accelerator: has the gradient scaler, if there is one.
+        network: its buffers are restored.
+        optimizers: all optimizers.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        network: nn.Module,
+        optimizers: Sequence[AcceleratedOptimizer],
+    ) -> None:
+        self.scaler, self.optimizers = accelerator.scaler, optimizers
+        floating = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
+        self.buffers = [] if self.scaler is None else floating
+        self.before: list[Tensor] = []
+
+    def begin(self) -> None:
+        """Copy the buffers; call this before the forward pass."""
+        self.before = [buffer.clone() for buffer in self.buffers]
+
+    def finish(self, norm: Tensor) -> bool:
+        """Step, unless the norm of the unscaled gradient is not finite, and clear the gradient.
+
+        Accelerate's own step would update the scale between two optimizers and would step one if
+        only the other's gradient overflowed.
+
+        Returns:
+            Whether the weights have changed.
+        """
+        stepped = self.scaler is None or bool(norm.isfinite())
+        for optimizer in self.optimizers if stepped else ():
+            if self.scaler is None:
+                optimizer.step()
+            else:
+                self.scaler.step(optimizer.optimizer)
+        if not stepped:
+            for buffer, value in zip(self.buffers, self.before, strict=True):
+                buffer.copy_(value)
+        if self.scaler is not None:
+            self.scaler.update()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        return stepped

@@ -1,89 +1,102 @@
-"""When a run is saved: from time to time, and before it stops because it is told to."""
+"""Checkpoints of a run: saved at intervals and before a signal stops it, loaded when it resumes."""
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 
 from trainact.errors import TrActError
-from trainact.lab.records.checkpoint import save_checkpoint
+from trainact.lab.records.checkpoint import load_checkpoint, save_checkpoint
 from trainact.lab.training.interruption import Interruption
+from trainact.lab.training.progress import Progress
 from trainact.lab.training.session import Session
 
 __all__ = ["Saver"]
 
 
 class Saver:
-    """Saves a run; among ranks all of them call its methods, at the same steps.
+    """Saves and loads a run. All ranks call its methods, after the same steps.
 
     Args:
-        session: the run.
-        folder: of its checkpoints.
+        session: the network, the optimizers and the batches.
+        progress: how far the run is.
+        folder: where its checkpoints are.
     """
 
-    def __init__(self, session: Session, folder: Path) -> None:
-        self.session, self.folder = session, folder
+    def __init__(self, session: Session, progress: Progress, folder: Path) -> None:
+        self.session, self.progress, self.folder = session, progress, folder
+        self.accelerator = session.accelerator
         self.interruption = Interruption()
         self.saved_at = time.monotonic()
 
     @contextlib.contextmanager
-    def heed_signals(self) -> Iterator[None]:
-        """Put Ctrl-C and SIGTERM off, while this is open, until the run is saved.
+    def defer_signals(self) -> Iterator[None]:
+        """Defer Ctrl-C and SIGTERM, while the context is open, until the run is saved.
 
         Raises:
-            RunInterrupted: one came, and has ended something that the run needs.
+            RunInterrupted: the signal also ended a process that the run needs.
         """
         try:
-            with self.interruption.heed():
+            with self.interruption.defer():
                 yield
         except TrActError:
             raise
         except Exception:
-            if self.interruption.asked:
+            if self.interruption.requested:
                 self.interruption.stop()
             raise
 
-    def save_in_time(self) -> float:
-        """Save where the last time is long ago; return the seconds that it took.
+    def load(self, note: Callable[[str], None]) -> None:
+        """Continue from the newest checkpoint, if there is one."""
+        is_main = self.accelerator.is_main_process
+        state = load_checkpoint(self.folder, note) if is_main else None
+        if self.accelerator.num_processes > 1:
+            [state] = broadcast_object_list([state])
+        if state is not None:
+            self.session.load(state)
+            self.progress.load(state)
+
+    def save_if_due(self) -> float:
+        """Save if the last checkpoint is old, or if a signal came; return the seconds it took.
 
         Raises:
-            RunInterrupted: the run is to stop; it is saved.
+            RunInterrupted: a signal came; the run is saved.
         """
-        session, started = self.session, time.monotonic()
-        late = started - self.saved_at >= session.recipe.run.checkpoint_seconds
-        late, stop = self._agree(late, self.interruption.asked)
-        if late or stop:
-            state = session.state()
-            done = session.epoch * (session.batches.steps + 1) + session.step  # a test is a step
-            if session.accelerator.is_main_process:
-                save_checkpoint(self.folder, done, state)
+        session, progress, started = self.session, self.progress, time.monotonic()
+        due = started - self.saved_at >= session.recipe.run.checkpoint_seconds
+        due, stop = self._any_rank(due, self.interruption.requested)
+        if due or stop:
+            state = {**session.state(), **progress.state()}
+            number = progress.epoch * (session.batches.steps + 1) + progress.step  # + 1: evaluation
+            if self.accelerator.is_main_process:
+                save_checkpoint(self.folder, number, state)
             self.saved_at = time.monotonic()
         if stop:
             self.interruption.stop()
         return time.monotonic() - started
 
-    def save_if_told_to_stop(self) -> None:
-        """Save, and stop, where Ctrl-C or SIGTERM came; not among ranks, which would have to ask.
+    def save_if_interrupted(self) -> None:
+        """Save and stop if a signal came; several ranks would have to communicate, and do not.
 
         Raises:
-            RunInterrupted: the run is saved.
+            RunInterrupted: a signal came; the run is saved.
         """
-        if self.interruption.asked and self.session.place.ranks == 1:
-            self.save_in_time()
+        if self.interruption.requested and self.accelerator.num_processes == 1:
+            self.save_if_due()
 
-    def stop_if_told(self) -> None:
-        """Let no other run begin where Ctrl-C or SIGTERM came while this one was ending.
+    def stop_if_interrupted(self) -> None:
+        """Stop, before another run starts, if a signal came while this run ended.
 
         Raises:
-            RunInterrupted: it did.
+            RunInterrupted: a signal came.
         """
-        [stop] = self._agree(self.interruption.asked)
+        [stop] = self._any_rank(self.interruption.requested)
         if stop:
             self.interruption.stop()
 
-    def _agree(self, *answers: bool) -> list[bool]:
-        """Return for each question whether any rank says yes; all ranks must ask."""
-        ranks = gather_object([answers]) if self.session.place.ranks > 1 else [answers]
+    def _any_rank(self, *flags: bool) -> list[bool]:
+        """Return for each flag whether it is set on any rank."""
+        ranks = gather_object([flags]) if self.accelerator.num_processes > 1 else [flags]
         return [any(column) for column in zip(*ranks, strict=True)]

@@ -1,7 +1,7 @@
-"""Images that are read one by one, cut to size and augmented, by worker processes if there are any.
+"""Images that are decoded, cropped and augmented one by one, by worker processes if there are any.
 
-What is random about an image depends on the seed, the epoch, its position in it and its index, and
-on nothing else: not on the workers, nor on what was read before. No global generator is moved.
+Augmentation depends only on the seed, the epoch, the image's position in it and its index: not on
+the workers or on earlier images. Global random generators are not used.
 """
 
 import signal
@@ -26,23 +26,23 @@ __all__ = ["Position", "StreamDataset", "StreamLoader", "make_loader"]
 Position = tuple[int, int, int]
 """(epoch, position in the epoch, index of the image)."""
 
-TEST_CROP = 0.875  # of the side of a test image, where training cuts parts: 224 of 256
-AREA = (0.08, 1.0)  # of the image, that a random part covers
-RATIO = (3 / 4, 4 / 3)  # of its width to its height
+TEST_CROP = 0.875  # part of a test image's side, if training crops are resized: 224 of 256
+AREA = (0.08, 1.0)  # part of the image that a random crop covers
+RATIO = (3 / 4, 4 / 3)  # width to height of a random crop
 
 
 class StreamDataset(Dataset[tuple[Tensor, int]]):
-    """Items are `Position`s; each gives an image, uint8 [3, S, S], and its label.
+    """A data set indexed by `Position`; items are an image, uint8 [3, S, S], and its label.
 
     Args:
-        images: where they come from.
-        fields: how training images are cropped and augmented.
+        images: the images.
+        fields: crop and augmentation of training images.
         image_size: S, pixels of a side.
-        train: whether images are augmented; otherwise their centres are taken.
+        train: whether to augment the images; otherwise their centres are cropped.
         seed: of the augmentation.
 
     Raises:
-        TrActValueError: there is no image size; images of a stream differ in theirs.
+        TrActValueError: ``image_size`` is not positive.
     """
 
     def __init__(
@@ -50,17 +50,17 @@ class StreamDataset(Dataset[tuple[Tensor, int]]):
     ) -> None:
         if image_size < 1:
             raise TrActValueError(
-                f"images that stream need one size; got data.image_size={image_size}: set it to "
-                "the pixels of a side, such as 224."
+                f"streamed images need one size; got data.image_size={image_size}: set it to the "
+                "pixels of a side, such as 224."
             )
-        import_torchvision()  # here too, so that forked workers need not
+        import_torchvision()  # before workers are forked
         self.images, self.fields, self.size = images, fields, image_size
         self.train, self.seed = train, seed
         self.retouch = PilAugment(fields, image_size)
         policy = fields.policy if fields.policy == "autoaugment-cifar10" else "none"
         self.batch_fields = DataFields(
             crop="none", flip=fields.flip, rotation=fields.rotation, policy=policy
-        )  # what is done to tensors; the rest is done to pictures
+        )  # the augmentation of tensors; the rest is applied to PIL images
 
     def __len__(self) -> int:
         return len(self.images)
@@ -72,24 +72,24 @@ class StreamDataset(Dataset[tuple[Tensor, int]]):
         if not self.train:
             usual = TEST_CROP if self.fields.crop == "resized" else 1.0
             larger = round(self.size / (self.fields.test_crop or usual))
-            picture = _cut_centre(picture, larger, self.size, self.fields.interpolation)
+            picture = _crop_centre(picture, larger, self.size, self.fields.interpolation)
             return picture_to_tensor(picture).contiguous(), label
         generator = make_generator(self.seed, "stream", *position)
         kind = self.fields.interpolation
         if self.fields.crop == "resized":
-            picture = _cut_part(picture, self.size, mix(self.seed, "part", *position), kind)
+            picture = _crop_resized(picture, self.size, mix(self.seed, "part", *position), kind)
         elif self.fields.crop == "pad":
-            picture = _cut_square(picture, self.size, self.fields, generator)
+            picture = _crop_padded(picture, self.size, self.fields, generator)
         else:
-            picture = _cut_centre(picture, self.size, self.size, kind)
+            picture = _crop_centre(picture, self.size, self.size, kind)
         picture = self.retouch(picture, mix(self.seed, "retouch", *position))
         draws = draw_augmentation(1, self.batch_fields, generator)
         return augment(picture_to_tensor(picture)[None], draws)[0].contiguous(), label
 
     def __getitems__(self, positions: list[Position]) -> Any:
-        """Return the items of a batch, or the error that one of them gave.
+        """Return the items of a batch, or the error of one of them.
 
-        As a value, an error comes out of a worker process with its own text.
+        An error that a worker process returns, rather than raises, keeps its type and text.
         """
         try:
             return [self[position] for position in positions]
@@ -98,7 +98,7 @@ class StreamDataset(Dataset[tuple[Tensor, int]]):
 
 
 class StreamLoader(DataLoader[Any]):
-    """A loader that raises the `DataError` of an image as it was raised, also out of a worker."""
+    """A loader that raises the `DataError` of an image unchanged, even from a worker process."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         error = None
@@ -107,7 +107,7 @@ class StreamLoader(DataLoader[Any]):
                 error = batch
                 break
             yield batch
-        if error is not None:  # the workers have ended with the loop
+        if error is not None:  # after the loop, which ends the workers
             raise error
 
 
@@ -117,26 +117,26 @@ def make_loader(
     workers: int,
     collate: Callable[[Any], Any] | None = None,
 ) -> StreamLoader:
-    """Return a loader of exactly these batches: images, uint8 [B, 3, S, S], and labels, int64 [B].
+    """Return a loader of the given batches: images, uint8 [B, 3, S, S], and labels, int64 [B].
 
     Args:
-        dataset: gives the images.
-        batches: the positions of each batch: a whole epoch's, or those that are left of it.
-        workers: processes that read images; 0 to read them in this one.
-        collate: makes something else than two tensors of a batch.
+        dataset: the images.
+        batches: the positions of each batch.
+        workers: processes that read images; 0 to read them in this process.
+        collate: makes a batch from its items; by default two tensors.
     """
     return StreamLoader(
         dataset,
         batch_sampler=batches,
         num_workers=workers,
         collate_fn=collate or _collate,
-        generator=torch.Generator(),  # or the loader takes a number from the global one
-        worker_init_fn=_leave_signals_to_the_run,
+        generator=torch.Generator(),  # else the global generator is used
+        worker_init_fn=_ignore_signals,
     )
 
 
-def _leave_signals_to_the_run(worker: int) -> None:
-    """Ignore what ends a run: it may need images until it is saved, and then ends its workers."""
+def _ignore_signals(worker: int) -> None:
+    """Ignore Ctrl-C and SIGTERM: the run needs its workers until it is saved, then ends them."""
     del worker
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -146,8 +146,8 @@ def _collate(items: Any) -> Any:
     return items if isinstance(items, DataError) else default_collate(items)
 
 
-def _cut_part(picture: Any, size: int, seed: int, interpolation: str) -> Any:
-    """Return a random part of a PIL image, of a random area and shape, scaled to a square."""
+def _crop_resized(picture: Any, size: int, seed: int, interpolation: str) -> Any:
+    """Crop a random area of a PIL image and resize it to a square."""
     import_torchvision()
     from torchvision.transforms import InterpolationMode, RandomResizedCrop
     from torchvision.transforms.functional import resized_crop
@@ -159,8 +159,8 @@ def _cut_part(picture: Any, size: int, seed: int, interpolation: str) -> Any:
     return resized_crop(picture, *box, size=[size, size], interpolation=kind)
 
 
-def _cut_square(picture: Any, size: int, fields: DataFields, generator: torch.Generator) -> Any:
-    """Scale the short side of a PIL image to ``size``, pad, and cut a random square out."""
+def _crop_padded(picture: Any, size: int, fields: DataFields, generator: torch.Generator) -> Any:
+    """Resize the short side of a PIL image to ``size``, pad it, and crop a random square."""
     import_torchvision()
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.functional import crop, pad, resize
@@ -174,8 +174,8 @@ def _cut_square(picture: Any, size: int, fields: DataFields, generator: torch.Ge
     return crop(picture, top, left, size, size)
 
 
-def _cut_centre(picture: Any, larger: int, size: int, interpolation: str) -> Any:
-    """Scale the short side of a PIL image to ``larger`` and cut the middle square out."""
+def _crop_centre(picture: Any, larger: int, size: int, interpolation: str) -> Any:
+    """Resize the short side of a PIL image to ``larger`` and crop the central square."""
     import_torchvision()
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.functional import center_crop, resize

@@ -1,60 +1,75 @@
-"""The one training loop: from a recipe to a record, interrupted as often as it may be."""
+"""The training loop: from a recipe to a record, with any number of interruptions."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
+import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
+from torch import nn
 
 from trainact.errors import TrActError
 from trainact.lab.data import load_data
-from trainact.lab.metric import read_percent
-from trainact.lab.recipes.recipe import Recipe, recipe_to_dict
-from trainact.lab.records.checkpoint import load_checkpoint, remove_checkpoints
+from trainact.lab.data.objects import DetectionData
+from trainact.lab.environment import describe_environment
+from trainact.lab.files import write_atomically
+from trainact.lab.metric import ACCURACY, read_percent
+from trainact.lab.recipes.recipe import Recipe, identify, recipe_to_dict
+from trainact.lab.records.checkpoint import remove_checkpoints
 from trainact.lab.records.events import Event, EventHandler
 from trainact.lab.records.failures import clear_failure
-from trainact.lab.records.record import RunFolder
-from trainact.lab.training.ending import make_record, save_weights
-from trainact.lab.training.inputs import check_inputs
+from trainact.lab.records.record import FORMAT, RunFolder
 from trainact.lab.training.machine import start_machine, start_tracker, sum_over_ranks
+from trainact.lab.training.progress import TOTALS, Progress
+from trainact.lab.training.resume_checks import check_record
 from trainact.lab.training.saving import Saver
-from trainact.lab.training.session import TOTALS
-from trainact.lab.training.tasks import find_session
+from trainact.lab.training.session import Session
 
-__all__ = ["train"]
+__all__ = ["find_session", "train"]
 
-LOOK_EVERY = 20
-"""Steps between two looks at the loss and the clock."""
+REPORT_EVERY = 20
+"""Steps between two reports of the loss; a checkpoint is saved then, if it is due."""
 
 
 class DivergedError(TrActError):
-    """The loss is no longer a number."""
+    """The loss is not finite."""
+
+
+def find_session(data: Any) -> type[Session]:
+    """Return the session class for a data set."""
+    if isinstance(data, DetectionData):
+        from trainact.lab.training.detection.session import DetectionSession  # needs torchvision
+
+        return DetectionSession
+    return Session
 
 
 def train(
     recipe: Recipe, root: Path, report: EventHandler, load: Callable[..., Any] = load_data
 ) -> dict[str, Any]:
-    """Do the run of a recipe below ``root``, or what is left of it; return its record.
+    """Do the run of a recipe, or the rest of it, and return its record.
 
-    A run that has ended is not done again. One that was interrupted goes on from its last
-    checkpoint and ends with the numbers that it would have had. Under torchrun every rank calls
-    this.
+    A finished run is not repeated. An interrupted run continues from its last checkpoint and gives
+    the same numbers as without the interruption. Under torchrun every rank calls this.
 
     Args:
         recipe: the run.
-        root: folder of all runs.
-        report: is told what happens.
-        load: makes the data set from the recipe's data table.
+        root: folder of all runs; the run has a folder below it.
+        report: receives the events.
+        load: loads the data set from the recipe's data table; ``note`` receives its messages.
 
     Returns:
-        The record; its ``status`` is ``diverged`` where the loss became NaN.
+        The record; its ``status`` is ``diverged`` if the loss became NaN or infinite.
 
     Raises:
-        TrActError: bad input, or other data or weights than the run began with, or a full disk;
-            what was done is kept.
+        TrActError: invalid input, data or weights that have changed since the run started, or a
+            full disk; checkpoints are kept.
     """
     folder = RunFolder(root, recipe)
     accelerator = start_machine(recipe.run, folder.path)
@@ -64,28 +79,30 @@ def train(
     def note(text: str) -> None:
         report(Event("note", text=text))
 
+    load = functools.partial(load, note=note)
     ranks, run = accelerator.num_processes, None
     with folder.hold(note, ranks) if accelerator.is_main_process else contextlib.nullcontext():
         record = folder.load_record(note) if accelerator.is_main_process else None
         if record is not None:
-            check_inputs(record, recipe, load)
+            check_record(record, recipe, load)
         if ranks > 1:
             [record] = broadcast_object_list([record])
         if record is None:
             if accelerator.is_main_process:
                 folder.prepare()
             run = _Run(recipe, folder, accelerator, report, load(recipe.data))
-            record = run.complete(note)
+            with run.saver.defer_signals():
+                record = run.complete(note)
     if accelerator.is_main_process:
         clear_failure(folder.path)
     report(Event("end", record=record))
     if run is not None:
-        run.saver.stop_if_told()
+        run.saver.stop_if_interrupted()
     return record
 
 
 class _Run:
-    """A run that this process, or this process among others, carries to its end."""
+    """The training loop of one run; owns its session and its progress."""
 
     def __init__(
         self,
@@ -95,106 +112,103 @@ class _Run:
         report: EventHandler,
         data: Any,
     ) -> None:
-        self.recipe, self.folder, self.accelerator = recipe, folder, accelerator
-        self.report, self.data = report, data
+        self.recipe, self.folder, self.accelerator, self.report = (
+            recipe, folder, accelerator, report,
+        )  # fmt: skip
         self.session = find_session(data)(recipe, data, accelerator)
         if self.session.weights is not None:
             report(Event("note", text=self.session.weights.describe()))
-        self.saver = Saver(self.session, folder.path)
+        self.progress = Progress(accelerator.device)
+        self.saver = Saver(self.session, self.progress, folder.path)
         start_tracker(accelerator, recipe.run, {"recipe": str(recipe_to_dict(recipe))})
 
     def complete(self, note: Callable[[str], None]) -> dict[str, Any]:
-        """Go on from the last checkpoint to the end, and write the record.
+        """Train from the last checkpoint to the end, write the record and return it.
 
         Raises:
-            RunInterrupted: Ctrl-C or SIGTERM came; the run is saved.
+            RunInterrupted: a signal came; the run is saved.
         """
-        with self.saver.heed_signals():
-            return self._complete(note)
-
-    def _complete(self, note: Callable[[str], None]) -> dict[str, Any]:
-        session, main = self.session, self.accelerator.is_main_process
-        session.load(load_checkpoint(self.folder.path, note) if main else None)
-        if session.epoch or session.step:
-            note(f"resumed in epoch {session.epoch + 1}, after {session.step} steps of it")
-        failure = None
+        session, progress, failure = self.session, self.progress, None
+        self.saver.load(note)
+        if progress.epoch or progress.step:
+            note(f"resumed in epoch {progress.epoch + 1} after {progress.step} of its steps")
         try:
-            while session.epoch < self.recipe.schedule.epochs:
+            while progress.epoch < self.recipe.schedule.epochs:
                 self._train_epoch()
         except DivergedError as error:
             failure = str(error)
         for tracker in self.accelerator.trackers:
             tracker.finish()
-        record = make_record(session, failure)
-        if main:
+        record = self._make_record(failure)
+        if self.accelerator.is_main_process:
             if failure is None and self.recipe.run.keep_weights:
-                save_weights(session.network, self.folder.weights_path)
+                _save_weights(session.network, self.folder.weights_path)
                 if session.average is not None:
-                    save_weights(session.average.module, self.folder.path / "ema.safetensors")
+                    _save_weights(session.average.module, self.folder.path / "ema.safetensors")
             self.folder.write_record(record)
             remove_checkpoints(self.folder.path)
         self.accelerator.wait_for_everyone()
         return record
 
     def _train_epoch(self) -> None:
-        session = self.session
+        session, progress = self.session, self.progress
         session.network.train()
-        before, started = session.seconds, time.perf_counter()
-        for share, count in session.batches.read(session.epoch, session.step):
-            session.take_step(share, count)
-            session.seconds = before + time.perf_counter() - started
-            if session.step % LOOK_EVERY == 0:
-                started += self._look()
+        first = progress.epoch * session.batches.steps
+        before, started = progress.seconds, time.perf_counter()
+        for share, count in session.batches.read(progress.epoch, progress.step):
+            measured = session.take_step(share, count, first + progress.step)
+            progress.add_step(measured, before + time.perf_counter() - started)
+            if progress.step % REPORT_EVERY == 0:
+                started += self._report_step()
             else:
-                self.saver.save_if_told_to_stop()
-        self.saver.save_in_time()  # a test may last longer than a signal's sender waits
+                self.saver.save_if_interrupted()
+        self.saver.save_if_due()  # evaluation may take longer than a scheduler waits
         self._finish_epoch()
-        if session.epoch < self.recipe.schedule.epochs:
-            self.saver.save_in_time()
+        if progress.epoch < self.recipe.schedule.epochs:
+            self.saver.save_if_due()
 
-    def _look(self) -> float:
-        """Check the loss, save where it is time, and tell how far the run is.
+    def _report_step(self) -> float:
+        """Check the loss, save if it is due, and report the progress.
 
         Returns:
-            Seconds of saving, which are no seconds of training.
+            The seconds of saving, which do not count as training time.
         """
-        sums = self._read_totals()
-        seconds = self.saver.save_in_time()
+        sums = self._sum_totals()
+        seconds = self.saver.save_if_due()
         self.report(
             Event(
                 "step",
-                epoch=self.session.epoch,
+                epoch=self.progress.epoch,
                 epochs=self.recipe.schedule.epochs,
-                part=self.session.step / self.session.batches.steps,
+                part=self.progress.step / self.session.batches.steps,
                 loss=sums["loss"] / sums["seen"],
             )
         )
         return seconds
 
-    def _read_totals(self) -> dict[str, float]:
-        """Return the epoch's sums over all ranks.
+    def _sum_totals(self) -> dict[str, float]:
+        """Return the epoch's totals, summed over all ranks.
 
         Raises:
-            DivergedError: the loss is NaN or infinite, with fp16 in every step so far; every rank
-                raises it.
+            DivergedError: the loss is not finite, or with fp16 no step of the epoch had a finite
+                loss; every rank raises it.
         """
-        session = self.session
-        values = sum_over_ranks(self.accelerator, session.totals)
+        values = sum_over_ranks(self.accelerator, self.progress.totals)
         sums = dict(zip(TOTALS, values, strict=True))
-        where = f"in epoch {session.epoch + 1}, at or before step {session.step}"
-        if not sums["seen"]:  # with fp16, which leaves single overflows out
+        where = f"in epoch {self.progress.epoch + 1}, at or before step {self.progress.step}"
+        if not sums["seen"]:  # fp16 leaves out steps that overflow
             raise DivergedError(
-                f"no loss was finite {where}; take a smaller optimizer.lr, or run.precision=bf16."
+                f"no loss was finite {where}; use a smaller optimizer.lr, or run.precision=bf16."
             )
         if not abs(sums["loss"]) < float("inf"):
             raise DivergedError(
-                f"the loss became {sums['loss']} {where}; take a smaller optimizer.lr."
+                f"the loss became {sums['loss']} {where}; use a smaller optimizer.lr."
             )
         return sums
 
     def _finish_epoch(self) -> None:
-        session = self.session
-        sums = self._read_totals()
+        session, progress = self.session, self.progress
+        sums = self._sum_totals()
         steps = sums["finite_steps"]
         norms = {
             name: sums[name] / steps if steps else None
@@ -202,25 +216,23 @@ class _Run:
         }
         started = time.perf_counter()
         tested = session.evaluate()
-        session.order = session.batches.hash_order(session.epoch, session.order)
         metrics: dict[str, Any] = {
-            "epoch": session.epoch + 1,
+            "epoch": progress.epoch + 1,
             "train_loss": sums["loss"] / sums["seen"],
             **{f"train_{name}": int(sums[name]) for name in session.counts},
             **tested,
             **norms,
-            "lr": session.rate_at_start,
-            "train_seconds": session.seconds,
+            "lr": session.find_rate(progress.epoch * session.batches.steps),
+            "train_seconds": progress.seconds,
             "test_seconds": time.perf_counter() - started,
         }
-        session.history.append(metrics)
-        session.epoch, session.step, session.seconds = session.epoch + 1, 0, 0.0
-        session.clear_totals()
-        self.accelerator.log(metrics, step=session.epoch)
+        order = session.batches.hash_order(progress.epoch, progress.order)
+        progress.finish_epoch(metrics, order)
+        self.accelerator.log(metrics, step=progress.epoch)
         self.report(
             Event(
                 "epoch",
-                epoch=session.epoch,
+                epoch=progress.epoch,
                 epochs=self.recipe.schedule.epochs,
                 loss=metrics["train_loss"],
                 accuracy=read_percent(session.metric, tested),
@@ -228,6 +240,58 @@ class _Run:
                 seconds=metrics["train_seconds"] + metrics["test_seconds"],
             )
         )
+
+    def _make_record(self, failure: str | None) -> dict[str, Any]:
+        """Return the record; ``failure`` says why the run diverged, if it did."""
+        recipe, session, progress = self.recipe, self.session, self.progress
+        data = session.data
+        metric = {} if session.metric == ACCURACY else {"metric": session.metric._asdict()}
+        return {
+            "format": FORMAT,
+            "status": "complete" if failure is None else "diverged",
+            "kind": "smoke" if recipe.run.smoke else "full",
+            "arm": recipe.run.arm or ("tract" if recipe.tract.enabled else "plain"),
+            "budget": recipe.schedule.epochs,
+            "seed": recipe.run.seed,
+            "recipe": recipe_to_dict(recipe),
+            "recipe_id": identify(recipe),
+            "environment": {
+                **describe_environment(str(self.accelerator.device)),
+                "ranks": self.accelerator.num_processes,
+            },
+            "data": {
+                "name": data.name,
+                "fingerprint": data.fingerprint,
+                "train_images": len(data.train),
+                "test_images": len(data.test),
+                "classes": len(data.classes),
+                "mean": list(session.standard.mean),
+                "std": list(session.standard.std),
+            },
+            "model": {
+                "name": recipe.model.name,
+                "parameters": sum(p.numel() for p in session.network.parameters()),
+                "first_layers": session.first_layers,
+                "initial_weights": session.initial_weights,
+                "weights": None if session.weights is None else asdict(session.weights),
+            },
+            "order": progress.order,
+            **metric,
+            "epochs": progress.history,
+            "failure": failure,
+            "seconds": sum(e["train_seconds"] + e["test_seconds"] for e in progress.history),
+            "sessions": progress.sessions,
+        }
+
+
+def _save_weights(network: nn.Module, path: Path) -> None:
+    """Write a network's state dict as safetensors."""
+    tensors = {
+        name: value.detach().cpu().contiguous().clone()
+        for name, value in network.state_dict().items()
+        if isinstance(value, torch.Tensor)
+    }
+    write_atomically(path, safetensors.torch.save(tensors))
 
 
 def _ignore(event: Event) -> None:

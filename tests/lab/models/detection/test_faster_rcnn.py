@@ -35,7 +35,7 @@ from trainact.lab.torchvision_import import import_torchvision
 from trainact.lab.training import train as train_module
 from trainact.lab.training.batches import Place
 from trainact.lab.training.detection.average_precision import Detections, average_over_classes
-from trainact.lab.training.detection.batches import DetectionBatches
+from trainact.lab.training.detection.scenes import DetectionBatches
 from trainact.lab.training.train import train
 from voc_cases import SMALL, make_small, make_voc
 
@@ -302,7 +302,7 @@ def voc(tmp_path_factory):
     ids=["tract", "plain-accumulation-ema"],
 )
 def test_an_interrupted_run_ends_with_the_same_numbers(voc, tmp_path, monkeypatch, changes):
-    monkeypatch.setattr(train_module, "LOOK_EVERY", 1)
+    monkeypatch.setattr(train_module, "REPORT_EVERY", 1)
     recipe = make_small(voc, **changes)
     whole = train(recipe, tmp_path / "whole", ignore)
     for looks in ([2], [3]):
@@ -326,7 +326,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_is_recorded(voc, tmp_path):
 
 
 def test_data_that_changed_since_the_run_began_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(train_module, "LOOK_EVERY", 1)
+    monkeypatch.setattr(train_module, "REPORT_EVERY", 1)
     root = make_voc(tmp_path / "voc")
     recipe = make_small(tmp_path / "voc")
     with pytest.raises(InterruptedRunError):

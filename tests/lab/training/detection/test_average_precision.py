@@ -13,7 +13,7 @@ from trainact.lab.training.detection.average_precision import (
     Detections,
     average_over_classes,
     compute_area,
-    judge,
+    match_objects,
 )
 
 RULES = ("11-point", "all-point")
@@ -77,7 +77,7 @@ def test_nothing_found_is_nothing():
     assert [compute_area(nothing, 4, rule) for rule in RULES] == [0, 0]
 
 
-def test_an_image_is_judged_by_hand():
+def test_an_image_is_matched_by_hand():
     """Objects at 0 and 100. The first find at 0 is right, the second a repetition, though it fits
     better; overlap 5/15 is too little; another class is another matter; 100 is never found."""
     true = show((square(0), 0), (square(100), 0), (square(200), 1))
@@ -87,34 +87,34 @@ def test_an_image_is_judged_by_hand():
         ([105, 0, 115, 10], 0, 0.7),  # 50 of 150
         (square(200), 0, 0.6),  # an object of class 1
     )
-    verdicts = judge(found, true, 0)
-    assert verdicts.objects == 2
-    assert verdicts.right.tolist() == [True, False, False, False]
-    assert compute_area(verdicts.right, 2, "all-point") == 0.5
-    assert judge(found, true, 1)[1:] == (pytest.approx([]), 1)
+    matches = match_objects(found, true, 0)
+    assert matches.objects == 2
+    assert matches.correct.tolist() == [True, False, False, False]
+    assert compute_area(matches.correct, 2, "all-point") == 0.5
+    assert match_objects(found, true, 1)[1:] == (pytest.approx([]), 1)
 
 
 def test_half_an_overlap_is_enough():
     true = show((square(0), 0))
-    assert judge(find(([0, 0, 10, 5], 0, 1.0)), true, 0).right.tolist() == [True]
-    assert judge(find(([0, 0, 10, 4.9], 0, 1.0)), true, 0).right.tolist() == [False]
+    assert match_objects(find(([0, 0, 10, 5], 0, 1.0)), true, 0).right.tolist() == [True]
+    assert match_objects(find(([0, 0, 10, 4.9], 0, 1.0)), true, 0).right.tolist() == [False]
 
 
 def test_a_difficult_object_is_neither_found_nor_missed():
     """Two finds of a difficult object do not count; it is no object to find."""
     true = show((square(0), 0, True), (square(100), 0))
     found = find((square(0), 0, 0.9), (square(0), 0, 0.8), (square(100), 0, 0.7))
-    verdicts = judge(found, true, 0)
-    assert verdicts.objects == 1
-    assert verdicts.right.tolist() == [True]
-    assert verdicts.scores.tolist() == pytest.approx([0.7])
+    matches = match_objects(found, true, 0)
+    assert matches.objects == 1
+    assert matches.correct.tolist() == [True]
+    assert matches.scores.tolist() == pytest.approx([0.7])
     assert average_over_classes([found], [true], 1, "11-point") == pytest.approx(1)
 
 
 def test_a_detection_belongs_to_the_object_that_it_overlaps_most():
     """It overlaps the difficult one by 90/110 and the other by 60/140: it does not count."""
     true = show(([1, 0, 11, 10], 0, True), ([4, 0, 14, 10], 0))
-    assert judge(find((square(0), 0, 1.0)), true, 0).right.tolist() == []
+    assert match_objects(find((square(0), 0, 1.0)), true, 0).right.tolist() == []
 
 
 def test_classes_are_averaged_and_those_without_objects_left_out():

@@ -1,15 +1,16 @@
-"""A run that trains a detector."""
+"""Training and evaluating an object detector."""
 
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from trainact import find_first_layers
 from trainact.errors import TrActValueError
 from trainact.lab.data.images import Standard
-from trainact.lab.data.objects import DetectionData
+from trainact.lab.data.objects import AnnotatedImage, DetectionData
 from trainact.lab.metric import MEAN_AVERAGE_PRECISION
 from trainact.lab.models.build import add_tract
 from trainact.lab.models.detection.faster_rcnn import (
@@ -20,12 +21,19 @@ from trainact.lab.models.detection.faster_rcnn import (
 from trainact.lab.models.pretrained import LoadedWeights
 from trainact.lab.recipes.recipe import Recipe
 from trainact.lab.training.batches import Batches
-from trainact.lab.training.detection.batches import DetectionBatches, DetectionShare
-from trainact.lab.training.detection.evaluate import evaluate_detector
+from trainact.lab.training.detection.average_precision import Detections, average_over_classes
+from trainact.lab.training.detection.scenes import (
+    DetectionBatches,
+    DetectionShare,
+    SceneDataset,
+    read_scenes,
+)
 from trainact.lab.training.session import Session
 
-__all__ = ["DetectionSession"]
+__all__ = ["DetectionSession", "evaluate_detector"]
 
+TEST_BATCH = 4
+"""Test images per forward pass."""
 ONLY = {
     "model.name": DETECTOR,
     "data.crop": "none",
@@ -38,13 +46,13 @@ ONLY = {
     "optimizer.loss": "cross-entropy",
     "optimizer.label_smoothing": 0.0,
     "run.compile": False,
-    "run.precision": "no",  # boxes of half precision are off by pixels, and suppression by classes
+    "run.precision": "no",  # half precision moves boxes and breaks box suppression
 }
-"""Fields that detection knows one value of."""
+"""Fields that have only one valid value in detection."""
 
 
 class DetectionSession(Session):
-    """A run between two checkpoints, of a detector; losses are means over the images of a batch."""
+    """Trains and evaluates a detector; the loss is the mean over the images of a batch."""
 
     metric = MEAN_AVERAGE_PRECISION
     counts = ("seen",)
@@ -55,7 +63,7 @@ class DetectionSession(Session):
 
     @staticmethod
     def build(recipe: Recipe, data: DetectionData) -> tuple[nn.Module, list[str]]:
-        """Return the detector and the names of its first layers, TrAct in them where it is on."""
+        """Return the detector, with TrAct if it is enabled, and the names of its first layers."""
         _check(recipe)
         size, standard = recipe.data.image_size, Standard(recipe.data.mean, recipe.data.std)
         network = make_faster_rcnn(len(data.classes), size, standard, recipe.model.arguments)
@@ -66,11 +74,11 @@ class DetectionSession(Session):
         return network, names
 
     def load_weights(self) -> LoadedWeights | None:
-        """Return the file that the detector was built with."""
+        """Return the weights that the detector was built with."""
         return describe_vgg_weights(self.recipe.model.arguments["weights"])
 
     def open_batches(self) -> Batches:
-        """Return the batches to train on."""
+        """Return the training batches."""
         recipe = self.recipe
         return DetectionBatches(self.data.train, recipe.data, recipe.run.seed, self.place)
 
@@ -83,7 +91,7 @@ class DetectionSession(Session):
         ]
 
     def measure(self, part: Any) -> tuple[Tensor, Tensor]:
-        """Return the sum over images of the four losses; nothing is counted as correct."""
+        """Return the sum of the four losses over the images; no image counts as correct."""
         losses = self.model(part.images, part.targets)
         whole = torch.stack(list(losses.values())).sum() * len(part.images)
         return whole, torch.zeros((), device=self.place.device)
@@ -97,6 +105,44 @@ class DetectionSession(Session):
         return tested
 
 
+@torch.no_grad()
+def evaluate_detector(
+    network: nn.Module,
+    images: tuple[AnnotatedImage, ...],
+    num_classes: int,
+    accelerator: Accelerator,
+    workers: int,
+) -> dict[str, float]:
+    """Return the mean average precision by both rules, in [0, 1], and the number of images.
+
+    Every rank evaluates its share of the images; all ranks receive all detections.
+    """
+    was_training = network.training
+    network.eval()
+    ranks, rank = accelerator.num_processes, accelerator.process_index
+    mine = torch.arange(len(images)).tensor_split(ranks)[rank].tolist()
+    places = [(0, i, i) for i in mine]
+    step = TEST_BATCH
+    batches = [places[i : i + step] for i in range(0, len(places), step)]
+    found: list[Detections] = []
+    scenes = SceneDataset(images, train=False, flip=False, seed=0)
+    with accelerator.autocast():
+        for batch in read_scenes(scenes, batches, workers):
+            pixels = [image.to(accelerator.device).float() / 255 for image, _ in batch]
+            for output in network(pixels):
+                boxes, scores = (output[key].float().cpu() for key in ("boxes", "scores"))
+                found.append(Detections(boxes, output["labels"].cpu() - 1, scores))
+    network.train(was_training)
+    if ranks > 1:
+        found = gather_object(found)
+    true = [image.objects for image in images]
+    return {
+        "map": average_over_classes(found, true, num_classes, "11-point"),
+        "map_all": average_over_classes(found, true, num_classes, "all-point"),
+        "test_seen": len(found),
+    }
+
+
 def _check(recipe: Recipe) -> None:
     for dotted, known in ONLY.items():
         table, key = dotted.split(".")
@@ -104,9 +150,11 @@ def _check(recipe: Recipe) -> None:
         if value != known:
             raise TrActValueError(f"{dotted} must be {known!r} in detection; got {value!r}.")
     if recipe.data.image_size < 1:
-        raise TrActValueError("data.image_size is 0: set it to the pixels of the short side.")
+        raise TrActValueError(
+            f"data.image_size is {recipe.data.image_size}; set it to the pixels of the short side."
+        )
     if len(recipe.data.mean) != 3:
         raise TrActValueError(
-            "detection takes data.mean and data.std of three channels, those that the backbone was "
+            "detection needs data.mean and data.std of three channels, those that the backbone was "
             f"trained with; got {recipe.data.mean}."
         )

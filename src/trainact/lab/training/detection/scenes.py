@@ -1,4 +1,4 @@
-"""Batches of images with objects; what is random about one depends on seed, epoch and position."""
+"""Batches of images with objects; augmentation depends only on seed, epoch and position."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -19,18 +19,18 @@ from trainact.lab.training.stream import Position, make_loader
 __all__ = ["DetectionBatches", "DetectionShare", "SceneDataset", "make_target", "read_scenes"]
 
 Scene = tuple[Tensor, Objects]
-"""An image, uint8 [3, H, W], and what it shows."""
+"""An image, uint8 [3, H, W], and its objects."""
 
 
 class DetectionShare(NamedTuple):
-    """Images in [0, 1], each [3, H, W] of its own size, and what each shows; see `make_target`."""
+    """Images in [0, 1], each [3, H, W] of any size, and their targets; see `make_target`."""
 
     images: list[Tensor]
     targets: list[dict[str, Tensor]]
 
 
 class SceneDataset(Dataset[Scene]):
-    """Items are `Position`s; in training every other image, on average, is its mirror image."""
+    """A data set indexed by `Position`; training images are flipped with probability 0.5."""
 
     def __init__(
         self, images: tuple[AnnotatedImage, ...], train: bool, flip: bool, seed: int
@@ -57,7 +57,7 @@ class SceneDataset(Dataset[Scene]):
         return pixels, image.objects
 
     def __getitems__(self, positions: list[Position]) -> Any:
-        """Return the items of a batch, or the error that one of them gave."""
+        """Return the items of a batch, or the error of one of them."""
         try:
             return [self[position] for position in positions]
         except DataError as error:
@@ -65,9 +65,9 @@ class SceneDataset(Dataset[Scene]):
 
 
 def make_target(objects: Objects, device: torch.device) -> dict[str, Tensor]:
-    """Return the objects to train on as torchvision's detectors take them: label 0 is background.
+    """Return the target for torchvision's detectors: label 0 is the background.
 
-    Difficult ones are left out.
+    Difficult objects are left out.
     """
     easy = objects.select(~objects.difficult)
     return {"boxes": easy.boxes.to(device), "labels": easy.labels.to(device) + 1}
@@ -76,7 +76,7 @@ def make_target(objects: Objects, device: torch.device) -> dict[str, Tensor]:
 def read_scenes(
     dataset: SceneDataset, batches: list[list[Position]], workers: int
 ) -> Iterator[list[Scene]]:
-    """Yield exactly these batches."""
+    """Yield the given batches."""
     yield from make_loader(dataset, batches, workers, _keep)
 
 
@@ -95,7 +95,7 @@ class DetectionBatches(Batches):
         self.count_steps(len(images))
 
     def read(self, epoch: int, start: int) -> Iterator[tuple[Any, int]]:
-        """Yield this rank's share of each batch from ``start`` on, and the whole batch's count."""
+        """Yield this rank's share of each batch from step ``start`` on, and the batch's size."""
         order = self.order(epoch)
         positions = [(epoch, place, index) for place, index in enumerate(order.tolist())]
         size, rank, ranks = self.fields.batch_size, self.place.rank, self.place.ranks

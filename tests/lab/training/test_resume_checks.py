@@ -1,8 +1,6 @@
 """Data and weights that changed since a run began, or since it ended, are noticed."""
 
-import concurrent.futures
 import shutil
-import time
 
 import numpy as np
 import pytest
@@ -11,14 +9,14 @@ import safetensors.torch
 from data_cases import write_folder
 from lab_helpers import make_quick
 from trainact.lab.data.images import DataError
-from trainact.lab.recipes.recipe import DataFields, change_recipe
+from trainact.lab.recipes.recipe import change_recipe
 from trainact.lab.records.record import RunFolder
 from trainact.lab.running import runner
 from trainact.lab.running.display import Silence
 from trainact.lab.running.plan import place_runs
-from trainact.lab.running.runner import cache_data, run_all
+from trainact.lab.running.runner import run_all
 from trainact.lab.training import train as train_module
-from trainact.lab.training.inputs import check_inputs
+from trainact.lab.training.resume_checks import check_record
 from trainact.lab.training.train import train
 
 
@@ -45,7 +43,7 @@ def recipe(tmp_path):
 
 
 def test_data_that_changed_since_the_run_began_are_refused(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(train_module, "LOOK_EVERY", 1)
+    monkeypatch.setattr(train_module, "REPORT_EVERY", 1)
 
     def stop(event):
         if event.kind == "epoch" and event.epoch == 2:
@@ -54,7 +52,7 @@ def test_data_that_changed_since_the_run_began_are_refused(recipe, tmp_path, mon
     with pytest.raises(KeyboardInterrupt):
         train(recipe, tmp_path, stop)
     save_images(tmp_path / "set.npz", 1)
-    with pytest.raises(DataError, match="is not the data set that this run began with"):
+    with pytest.raises(DataError, match="is not the data set that this run started with"):
         train(recipe, tmp_path, ignore)
     save_images(tmp_path / "set.npz", 0)
     assert train(recipe, tmp_path, ignore)["sessions"] == 2
@@ -68,7 +66,7 @@ def test_data_that_changed_since_the_run_ended_are_refused(recipe, tmp_path, job
     save_images(tmp_path / "set.npz", 1)
     [second] = run_all(runs, jobs, Silence())
     assert second.record is None
-    assert "is not the data set that this run began with" in second.failure
+    assert "is not the data set that this run started with" in second.failure
     save_images(tmp_path / "set.npz", 0)
     [third] = run_all(runs, jobs, Silence())
     assert third.failure is None
@@ -132,27 +130,13 @@ def test_a_place_that_cannot_be_read_is_no_reason_to_refuse_a_record(recipe, tmp
     runs = place_runs([recipe], tmp_path)
     run_all(runs, 1, Silence())
 
-    def refuse(fields):
+    def refuse(fields, note):
         raise PermissionError("not yours")
 
     monkeypatch.setattr(runner, "load_data", refuse)
     for jobs in (1, 2):
         [result] = run_all(runs, jobs, Silence())
         assert result.failure is None
-
-
-def test_data_are_loaded_once_whoever_asks():
-    loaded = []
-
-    def load(fields):
-        time.sleep(0.05)
-        loaded.append(fields)
-        return object()
-
-    load_once = cache_data(load)
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        found = set(pool.map(load_once, [DataFields()] * 4))
-    assert (len(found), len(loaded)) == (1, 1)
 
 
 def test_nothing_is_fetched_to_give_a_record_back(tmp_path, monkeypatch):
@@ -164,11 +148,11 @@ def test_nothing_is_fetched_to_give_a_record_back(tmp_path, monkeypatch):
         raise AssertionError(f"{fields.name} was loaded")
 
     for name in ("cifar10", "photos", "owner/name"):
-        check_inputs(record, make_quick(data__name=name), fetch)
+        check_record(record, make_quick(data__name=name), fetch)
 
 
 def test_weights_that_changed_since_the_run_began_are_refused(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(train_module, "LOOK_EVERY", 1)
+    monkeypatch.setattr(train_module, "REPORT_EVERY", 1)
     train(recipe, tmp_path, ignore)
     weights = tmp_path / "weights.safetensors"
     weights.write_bytes(RunFolder(tmp_path, recipe).weights_path.read_bytes())
@@ -182,7 +166,9 @@ def test_weights_that_changed_since_the_run_began_are_refused(recipe, tmp_path, 
         train(fine, tmp_path, stop)
     tensors = safetensors.torch.load_file(weights)
     safetensors.torch.save_file({name: t + 1 for name, t in tensors.items()}, weights)
-    with pytest.raises(ValueError, match="initial weights does not hold what this run began with"):
+    with pytest.raises(
+        ValueError, match="initial weights does not hold the weights that this run started with"
+    ):
         train(fine, tmp_path, ignore)
     safetensors.torch.save_file(tensors, weights)
     assert train(fine, tmp_path, ignore)["sessions"] == 2
@@ -198,7 +184,7 @@ def test_weights_that_changed_since_the_run_ended_are_refused(recipe, tmp_path):
     assert train(fine, tmp_path, ignore)["seconds"] == record["seconds"]
     tensors = safetensors.torch.load_file(weights)
     safetensors.torch.save_file({name: t + 1 for name, t in tensors.items()}, weights)
-    with pytest.raises(ValueError, match="does not hold the weights that this run began with"):
+    with pytest.raises(ValueError, match="does not hold the weights that this run started with"):
         train(fine, tmp_path, ignore)
     weights.unlink()
     assert train(fine, tmp_path, ignore)["seconds"] == record["seconds"]

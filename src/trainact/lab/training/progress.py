@@ -1,0 +1,69 @@
+"""How far a run is: the epochs and steps that are done and what was measured in them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainact.lab.training.machine import find_exact_dtype
+
+__all__ = ["TOTALS", "Progress"]
+
+TOTALS = ("loss", "correct", "seen", "first_layer_grad_norm", "grad_norm", "finite_steps")
+"""What is summed over the steps of an epoch. The first three are sums over images, the others over
+steps with a finite gradient. With fp16, a gradient that overflows is not finite: its step is
+skipped, and if the loss is not finite either, its images are not counted."""
+
+
+class Progress:
+    """The progress of a run. Only its methods change it.
+
+    Args:
+        device: where steps are measured.
+
+    Attributes:
+        epoch: finished epochs.
+        step: finished steps of the current epoch.
+        seconds: training time of these steps.
+        totals: sums over these steps, float64 [6]; see `TOTALS`.
+        sessions: processes that have worked on the run.
+        order: digest of the order of the images in all finished epochs.
+        history: the metrics of each finished epoch.
+    """
+
+    _NUMBERS = ("epoch", "step", "seconds", "sessions", "order", "history")
+
+    def __init__(self, device: torch.device) -> None:
+        self.epoch, self.step, self.seconds, self.sessions = 0, 0, 0.0, 1
+        self.order = ""
+        self.history: list[dict[str, Any]] = []
+        self.totals = torch.zeros(len(TOTALS), dtype=find_exact_dtype(device), device=device)
+
+    def add_step(self, measured: Tensor, seconds: float) -> None:
+        """Add a step.
+
+        Args:
+            measured: what it adds to the totals, [6].
+            seconds: training time of the epoch so far.
+        """
+        self.totals += measured
+        self.step += 1
+        self.seconds = seconds
+
+    def finish_epoch(self, metrics: dict[str, Any], order: str) -> None:
+        """Add the metrics of an epoch, set ``order`` and start the next epoch."""
+        self.history.append(metrics)
+        self.order = order
+        self.epoch, self.step, self.seconds = self.epoch + 1, 0, 0.0
+        self.totals = torch.zeros_like(self.totals)
+
+    def state(self) -> dict[str, Any]:
+        """Return the part of a checkpoint that `load` reads."""
+        return {"totals": self.totals, **{name: getattr(self, name) for name in self._NUMBERS}}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint, in a new session."""
+        for name in self._NUMBERS:
+            setattr(self, name, state[name])
+        self.totals = state["totals"].to(self.totals)
+        self.sessions += 1
