@@ -1,11 +1,11 @@
-"""The first layers of three model zoos, and TrAct's estimated cost there, as the page docs/zoo.md.
+"""Write docs/zoo.md: the first layers of three model zoos, with TrAct's estimated cost.
 
-``python -m tools.zoo`` examines every model and writes the page. timm names the first layer
-of most of its models itself; that name is hidden from the search and compared with what it finds.
+``python -m tools.zoo`` examines every model. timm names the first layer of most of its models; that
+name is hidden from the search and compared with the result.
 """
 
 import argparse
-import importlib
+import importlib.metadata
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ from trainact.first_layer import find_first_layers
 from trainact.lab.cost.multiply_adds import BATCH, estimate_cost
 from trainact.lab.models.zoos import build_meta_model, list_names
 
-__all__ = ["DIFFERENCES", "Row", "examine", "list_references", "main"]
+__all__ = ["DIFFERENCES", "Row", "examine", "list_references", "main", "write_head", "write_page"]
 
 TIMM_SMALLEST = (
     *("beit_base_patch16_224", "halonet_h1", "test_byobnet", "cait_xxs24_224", "coat_tiny"),
@@ -55,10 +55,10 @@ TRANSFORMERS = (
 )
 
 DIFFERENCES = {
-    "csatv2": "timm names none. After a fixed cosine transform the image meets three convolutions "
-    "side by side, for luma and the two chromas, and the search names all three.",
+    "csatv2": "timm names none. A fixed cosine transform is followed by three parallel "
+    "convolutions, for luma and the two chromas; the search returns all three.",
 }
-"""Why the search and timm's ``first_conv`` disagree, model by model."""
+"""Why the search and timm's ``first_conv`` differ, by model."""
 
 
 class Row(NamedTuple):
@@ -71,11 +71,11 @@ class Row(NamedTuple):
     rows_per_image: tuple[int, ...]
     cost: str
     timm_names: tuple[str, ...] | None
-    """What timm says; None for other sources."""
+    """timm's ``first_conv``; None for other sources."""
 
     @property
     def agrees(self) -> bool:
-        """Whether the search found what timm says, where timm says something."""
+        """Whether the search agrees with timm; True for other sources."""
         return self.timm_names is None or set(self.timm_names) == set(self.found)
 
     def __str__(self) -> str:
@@ -97,13 +97,13 @@ def list_references(sources: Iterable[str] = ("timm", "torchvision", "hf")) -> I
 
 
 def examine(reference: str) -> Row:
-    """Build a model without values, search its first layers by tracing, and estimate the cost."""
+    """Build a model on the meta device, find its first layers by tracing, estimate the cost."""
     source, name, model = build_meta_model(reference)
     timm_names = None
     if source == "timm":
         config = read_timm_config(model)
-        told = config.get("first_conv") or ()
-        timm_names = (told,) if isinstance(told, str) else tuple(told)
+        stated = config.get("first_conv") or ()
+        timm_names = (stated,) if isinstance(stated, str) else tuple(stated)
         vars(model).update(pretrained_cfg={**config, "first_conv": None}, default_cfg=None)
     example = _make_example(name)
     with warnings.catch_warnings():
@@ -122,7 +122,7 @@ def examine(reference: str) -> Row:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Examine all models and write the page; return 1 where timm disagrees without a reason."""
+    """Examine all models and write the page; return 1 if timm differs for an unknown reason."""
     parser = argparse.ArgumentParser("python -m tools.zoo", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("docs/zoo.md"))
     arguments = parser.parse_args(argv)
@@ -133,25 +133,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.output.write_text(write_page(rows))
     unexplained = [row.model for row in rows if not row.agrees and row.model not in DIFFERENCES]
     if unexplained:
-        print(f"no reason is known for {', '.join(unexplained)}", file=sys.stderr)
+        print(f"timm differs for an unknown reason: {', '.join(unexplained)}", file=sys.stderr)
     return int(bool(unexplained))
 
 
 def write_page(rows: Sequence[Row]) -> str:
-    """Return docs/zoo.md."""
+    """Return the text of docs/zoo.md."""
     by_source = {s: [row for row in rows if row.source == s] for s in ("timm", "torchvision", "hf")}
-    packages = [importlib.import_module(name) for name in ("torch", *_PACKAGES.values())]
-    versions = (f"{package.__name__} {package.__version__.split('+')[0]}" for package in packages)
     timm_rows = by_source["timm"]
     agreeing = sum(row.agrees for row in timm_rows)
-    parts = [_HEAD.format(batch=BATCH, versions=", ".join(versions))]
+    parts = [write_head()]
     for source, package in _PACKAGES.items():
         parts.append(f"\n## {package} ({len(by_source[source])} models)\n\n")
         if source == "timm":
             parts.append(
-                "The smallest model of every architecture family. The search, with timm's own "
-                f"answer hidden from\nit, agrees with timm's `first_conv` on {agreeing} of "
-                f"{len(timm_rows)}. Differences:\n\n"
+                "The smallest model of every architecture family. The search does not see timm's "
+                f"`first_conv`\nand agrees with it on {agreeing} of {len(timm_rows)}. "
+                "Differences:\n\n"
             )
             for row in timm_rows:
                 if not row.agrees:
@@ -160,6 +158,13 @@ def write_page(rows: Sequence[Row]) -> str:
         parts.append("| model | first layer | n | rows per image | cost |\n|---|---|---|---|---|\n")
         parts += [f"{row}\n" for row in by_source[source]]
     return "".join(parts)
+
+
+def write_head() -> str:
+    """Return the page's introduction, with the versions installed here."""
+    packages = ("torch", *_PACKAGES.values())
+    versions = (f"{name} {importlib.metadata.version(name).split('+')[0]}" for name in packages)
+    return _HEAD.format(batch=BATCH, versions=", ".join(versions))
 
 
 def _make_example(name: str) -> Any:
@@ -176,17 +181,16 @@ _HEAD = """\
 # First layers of the model zoos
 
 Written by `make zoo` (`python -m tools.zoo`) with {versions};
-`make test` examines a sample of it again. Models are built without weights and without values.
+`make test` checks a sample. Models are built on the meta device, without weights.
 
-- *first layer*: what `find_first_layers` returns, by tracing; with several, all of them.
+- *first layer*: the result of `find_first_layers`, by tracing; all of them if there are several.
 - *n*: inputs per output of that layer; *rows per image*: its output positions.
-- *cost*: estimated multiply-adds that TrAct adds to a step of {batch} images, over those of the
-  model's forward and backward (three forwards). With b rows, m outputs and g groups TrAct needs
+- *cost*: estimated multiply-adds that TrAct adds to a step of {batch} images, relative to the
+  model's forward and backward (three forwards). With b rows, m outputs and g groups, TrAct needs
   b·g·n(n+1)/2 for the second moment (less than b·g·n² where patches overlap), g·n³/3 to factorize
-  it and n²·m to solve; see `trainact.lab.cost.multiply_adds`. It counts
-  arithmetic, not memory traffic: it is no wall-clock time. "<": the forward
-  cannot be followed to its end on shapes alone, as in detectors that select boxes by value, so the
-  model's cost is more than was counted.
+  it and n²·m to solve; see `trainact.lab.cost.multiply_adds`. The estimate counts arithmetic, not
+  memory traffic or wall-clock time. "<" marks an upper bound: part of the forward depends on
+  values, as in detectors that select boxes, and was not counted.
 """
 
 

@@ -42,6 +42,11 @@ def test_the_page_says_what_a_search_finds_today(reference, page):
     assert row.agrees or row.model in zoo.DIFFERENCES
 
 
+def test_the_page_explains_its_columns(page):
+    _, columns = zoo.write_head().split("\n\n- ")
+    assert f"\n\n- {columns}" in page
+
+
 def test_the_page_has_every_family_of_timm(page):
     import timm
 
@@ -71,7 +76,7 @@ def test_the_command_writes_the_page_and_fails_on_an_unexplained_difference(tmp_
     assert "on 1 of 2" in output.read_text()
     monkeypatch.setattr(zoo, "DIFFERENCES", {})
     assert zoo.main(["--output", str(output)]) == 1
-    assert "no reason is known for csatv2" in capsys.readouterr().err
+    assert "timm differs for an unknown reason: csatv2" in capsys.readouterr().err
     assert "- `csatv2`: unexplained" in output.read_text()
 
 

@@ -1,1 +1,1 @@
-"""Time and work: what TrAct adds to a step, counted and measured."""
+"""Cost of TrAct and of runs: multiply-adds, estimates and measurements."""

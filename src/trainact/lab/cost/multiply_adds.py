@@ -4,10 +4,10 @@ For a layer with g groups, n inputs per output, m outputs and b rows (output pos
 batch), TrAct adds:
 
     second moment    b g n(n+1)/2    patches do not overlap: half of the symmetric product
-                     b g n²          patches overlap, computed by rows, or, if that is less,
+                     b g n²          patches overlap, by unfolding, or, if that is less,
                      b g C² s s' k' (h + 2k - 2)    by lines, h at a time: C channels per group,
                                      strides s, s' and kernel sizes k, k' of the first and the last
-                                     dimension (large batches; small ones use rows)
+                                     dimension (large batches; small ones are unfolded)
     factorization    g n³/3
     two solves       n² m
 
