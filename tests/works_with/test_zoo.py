@@ -136,11 +136,14 @@ def test_another_image_size_in_timm_keeps_the_layer():
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("timm:resnet81", r"timm knows no model 'resnet81'; the nearest names are .*timm:resnet18"),
-        ("vit_b_61", r"timm and torchvision know no model .*torchvision:vit_b_16"),
-        ("hf:vitt", r"hf knows no model 'vitt'; the nearest names are .*hf:vit"),
+        ("timm:resnet81", r"unknown model of timm 'resnet81'; did you mean .*'resnet18'"),
+        (
+            "vit_b_61",
+            r"unknown model of timm and torchvision 'vit_b_61'; did you mean .*'vit_b_16'",
+        ),
+        ("hf:vitt", r"unknown model of hf 'vitt'; did you mean .*'vit'"),
         ("keras:vgg16", r"names the source 'keras'; use timm:NAME"),
-        ("timm:%%%", r"knows no model '%%%'; none is near"),
+        ("timm:%%%", r"unknown model of timm '%%%'; none of the \d+ known names is similar"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(reference, message):

@@ -69,9 +69,9 @@ def test_jobs_side_by_side_give_the_same_numbers(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "lab:resnet19"], "There is no network 'resnet19'; the nearest names are"),
-        (["--model", "timm:resnet55"], "timm knows no model 'resnet55'; the nearest names are"),
-        (["--model", "resnet19x"], "no model is named 'resnet19x'"),
+        (["--model", "lab:resnet19"], "unknown network 'resnet19'; did you mean"),
+        (["--model", "timm:resnet55"], "unknown model of timm 'resnet55'; did you mean"),
+        (["--model", "resnet19x"], "unknown model 'resnet19x'; did you mean"),
         (["--model", "nowhere.here:make"], "there is no module 'nowhere'"),
         (["--model", "small_models:make_nothing"], "module small_models has no function"),
         (["--model", "small_models:make_number"], "returned a float, not an nn.Module"),

@@ -74,7 +74,7 @@ def test_a_cost_that_is_only_a_bound_says_so(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["timm:resnet81"], "timm knows no model 'resnet81'; the nearest names are"),
+        (["timm:resnet81"], "unknown model of timm 'resnet81'; did you mean"),
         (["keras:vgg16"], "use timm:NAME, torchvision:NAME, hf:NAME"),
         (["timm:test_vit", "--image-size", "0"], "--image-size takes a positive number; got 0"),
         (["hf:bert"], "pass example_input="),

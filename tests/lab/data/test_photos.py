@@ -102,7 +102,7 @@ def test_without_scikit_image_the_reader_is_told_what_to_install(monkeypatch):
         load_data(DataFields())
 
 
-def test_an_unknown_name_is_answered_with_the_nearest():
+def test_the_message_for_an_unknown_name_has_similar_names():
     with pytest.raises(TrActValueError, match="'photo'; did you mean 'photos'"):
         load_data(DataFields(name="photo"))
 

@@ -1,7 +1,6 @@
 """Load a data set by name, path or hub id."""
 
 import dataclasses
-import difflib
 import logging
 import re
 from pathlib import Path
@@ -25,6 +24,7 @@ from trainact.lab.data.selection import Parts, select_images
 from trainact.lab.data.shards import find_shards, read_shards
 from trainact.lab.data.storage import store_images
 from trainact.lab.recipes.recipe import DataFields
+from trainact.lab.text import describe_unknown
 
 __all__ = ["COLLECTIONS", "DETECTION", "NAMES", "PLACED", "load_data"]
 
@@ -37,9 +37,9 @@ DETECTION = "voc2007"
 """The data set for detection; its path is ``data.folder`` too."""
 NAMES = ("photos", *PLACED, DETECTION)
 ACCEPTED = (
-    f"Accepted are {', '.join(NAMES[:-1])}, the path of a folder of images (ROOT/train/CLASS/*), "
-    "of parquet files or of WebDataset shards, shards by name (NAME-{train,val}-{00..09}.tar), the "
-    "path of an .npz file, owner/name on the Hugging Face hub, and voc2007 for detection."
+    "Accepted besides names are the path of a folder of images (ROOT/train/CLASS/*), of parquet "
+    "files or of WebDataset shards, shards by name (NAME-{train,val}-{00..09}.tar), the path of an "
+    ".npz file, and owner/name on the Hugging Face hub."
 )
 
 
@@ -112,9 +112,7 @@ def _find_parts(fields: DataFields, note: Note) -> Parts:
             return load_from_hub(name, note)
         except DataError as error:
             raise DataError(f"{error}; there is no folder of this name either.") from error
-    near = difflib.get_close_matches(name.lower(), NAMES, cutoff=0.5)
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
-    raise TrActValueError(f"unknown data set {name!r}{hint} {ACCEPTED}")
+    raise TrActValueError(f"{describe_unknown(name, NAMES, 'data set')} {ACCEPTED}")
 
 
 def _check_classes(parts: Parts, wanted: int) -> None:

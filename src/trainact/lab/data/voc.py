@@ -13,7 +13,7 @@ from trainact.lab.data.images import DataError
 from trainact.lab.data.objects import AnnotatedImage, DetectionData, Objects
 from trainact.lab.randomness import make_generator
 from trainact.lab.recipes.recipe import DataFields
-from trainact.lab.schema import name_nearest
+from trainact.lab.text import describe_unknown
 
 __all__ = ["CLASSES", "Annotation", "load_voc", "parse_annotation"]
 
@@ -172,7 +172,7 @@ def parse_annotation(text: str, name: str) -> Annotation:
     for item in root.iterfind("object"):
         label = (item.findtext("name") or "").strip()
         if label not in CLASSES:
-            raise DataError(f"{name}: {name_nearest(label, CLASSES, 'class')}")
+            raise DataError(f"{name}: {describe_unknown(label, CLASSES, 'class')}")
         boxes.append(_read_box(item, label, width, height, name))
         labels.append(CLASSES.index(label))
         difficult.append((item.findtext("difficult") or "0").strip() == "1")

@@ -19,6 +19,7 @@ from trainact.lab.models.networks import NETWORKS, build_network
 from trainact.lab.models.pretrained import LoadedWeights, find_weights, load_weights
 from trainact.lab.models.zoos import build_zoo_model, list_names
 from trainact.lab.recipes.recipe import ModelFields, Recipe, TractFields
+from trainact.lab.text import describe_unknown
 
 __all__ = [
     "add_tract",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 ZOOS = ("timm", "torchvision")
+ACCEPTED = "Accepted are lab:NAME, timm:NAME, torchvision:NAME and package.module:function."
 
 
 def build_recipe_model(recipe: Recipe, data: ImageData) -> tuple[nn.Module, list[str]]:
@@ -119,10 +121,7 @@ def _resolve(reference: str) -> tuple[str, str]:
     for source in ("lab", *ZOOS):
         if reference in (NETWORKS if source == "lab" else list_names(source)):
             return source, reference
-    raise TrActValueError(
-        f"no model is named {reference!r}; give lab:NAME (one of {', '.join(sorted(NETWORKS))}), "
-        "timm:NAME, torchvision:NAME or package.module:function."
-    )
+    raise TrActValueError(f"{describe_unknown(reference, NETWORKS, 'model')} {ACCEPTED}")
 
 
 @contextlib.contextmanager
@@ -144,8 +143,7 @@ def _import_function(module: str, name: str) -> Callable[..., Any]:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise TrActValueError(
-            f"{module}:{name} is not a model: there is no module {error.name!r}. Give lab:NAME, "
-            "timm:NAME, torchvision:NAME or package.module:function."
+            f"{module}:{name} is not a model: there is no module {error.name!r}. {ACCEPTED}"
         ) from error
     function = getattr(found, name, None)
     if not callable(function):

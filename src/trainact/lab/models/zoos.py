@@ -1,6 +1,5 @@
 """Models of timm, torchvision and transformers by name, with random weights or on meta."""
 
-import difflib
 import importlib
 import inspect
 import warnings
@@ -12,6 +11,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from trainact.errors import TrActValueError
+from trainact.lab.text import describe_unknown
 from trainact.lab.torchvision_import import import_torchvision
 
 __all__ = ["NamedModel", "build_meta_model", "build_on_meta", "build_zoo_model", "list_names"]
@@ -96,34 +96,24 @@ def _resolve(reference: str) -> tuple[str, str]:
         for source in ("timm", "torchvision"):
             if reference in list_names(source):
                 return source, reference
-        raise TrActValueError(_describe_unknown(reference, ("timm", "torchvision")))
+        known = {*list_names("timm"), *list_names("torchvision")}
+        raise TrActValueError(
+            describe_unknown(reference, sorted(known), "model of timm and torchvision")
+        )
     if source not in SOURCES:
         raise TrActValueError(
             f"{reference!r} names the source {source!r}; use timm:NAME, torchvision:NAME, hf:NAME "
-            "or a bare name of timm's or torchvision's."
+            "or a bare name of a model in timm or torchvision."
         )
     if source == "hf":
         import_torchvision()
         transformers = importlib.import_module("transformers")
-        known = name in transformers.CONFIG_MAPPING or _is_hf_model_class(transformers, name)
+        found = name in transformers.CONFIG_MAPPING or _is_hf_model_class(transformers, name)
     else:
-        known = name in list_names(source)
-    if not known:
-        raise TrActValueError(_describe_unknown(name, (source,)))
+        found = name in list_names(source)
+    if not found:
+        raise TrActValueError(describe_unknown(name, list_names(source), f"model of {source}"))
     return source, name
-
-
-def _describe_unknown(name: str, sources: tuple[str, ...]) -> str:
-    names = {f"{source}:{known}": known for source in sources for known in list_names(source)}
-    nearest = difflib.get_close_matches(name, names.values(), n=5, cutoff=0.4)
-    shown = [full for known in nearest for full in names if names[full] == known]
-    where = " and ".join(sources)
-    near = f"the nearest names are {', '.join(dict.fromkeys(shown))}" if shown else "none is near"
-    return (
-        f"{where} know no model {name!r}; {near}."
-        if len(sources) > 1
-        else (f"{where} knows no model {name!r}; {near}.")
-    )
 
 
 def _build_timm(name: str, image_size: int | None, config: dict[str, Any]) -> nn.Module:

@@ -1,6 +1,5 @@
 """The paper's networks by name: those for CIFAR, and those for ImageNet that torchvision lacks."""
 
-import difflib
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from trainact.lab.models.networks import (
     wide_resnet,
     xception,
 )
+from trainact.lab.text import describe_unknown
 
 __all__ = ["NETWORKS", "Network", "build_network"]
 
@@ -166,19 +166,16 @@ def build_network(
         TrActValueError: there is no such network, or it does not accept one of the arguments.
     """
     if name not in NETWORKS:
-        near = difflib.get_close_matches(name, NETWORKS, n=5, cutoff=0.4)
-        shown = f"the nearest names are {', '.join(near)}" if near else "none is near"
-        raise TrActValueError(f"There is no network {name!r}; {shown}.")
+        raise TrActValueError(describe_unknown(name, NETWORKS, "network"))
     build = NETWORKS[name].build
     given = ("num_classes", "in_channels", "image_size")
     accepted = inspect.signature(build).parameters
     unknown = [key for key in arguments if key not in accepted]
     if unknown:
-        others = [key for key in accepted if key not in given]
-        also = f"besides num_classes, in_channels and image_size it takes {', '.join(others)}"
+        others = ", ".join(key for key in accepted if key not in given) or "no arguments"
         raise TrActValueError(
-            f"The network {name!r} does not take {', '.join(unknown)}; "
-            f"{also if others else 'it takes num_classes, in_channels and image_size alone'}."
+            f"the network {name!r} does not accept {', '.join(unknown)}; besides num_classes, "
+            f"in_channels and image_size it accepts {others}."
         )
     if "image_size" in accepted:
         arguments["image_size"] = image_size
