@@ -41,11 +41,15 @@ def format_duration(seconds: float | None) -> str:
 def describe_unknown(name: str, known: Iterable[str], kind: str) -> str:
     """Return the message for a name that does not exist, with the most similar names that do.
 
+    Upper and lower case are not distinguished.
+
     >>> describe_unknown("momentun", ["momentum", "lr"], "key")
     "unknown key 'momentun'; did you mean 'momentum'?"
     """
     known = list(known)
-    similar = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    lower = {text.lower(): text for text in known}
+    matches = difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.5)
+    similar = [lower[match] for match in matches]
     if similar:
         return f"unknown {kind} {name!r}; did you mean {' or '.join(map(repr, similar))}?"
     if len(known) > MAX_LISTED:
