@@ -1,4 +1,4 @@
-"""Gradient accumulation: the result of many backward passes is that of one on the whole batch."""
+"""Gradient accumulation gives the gradient of one backward on the whole batch."""
 
 import copy
 
@@ -175,7 +175,7 @@ class StandardisedLinear(nn.Linear):
 
 
 class DoubledInputLinear(nn.Linear):
-    """A foreign forward whose operator takes the parameter itself."""
+    """A custom forward that passes the parameter itself to the operator."""
 
     def forward(self, x):
         return F.linear(2 * x, self.weight, self.bias)
@@ -193,7 +193,7 @@ def test_a_weight_that_is_computed_is_refused():
         pass
 
 
-def test_a_foreign_forward_with_the_parameter_itself_accumulates():
+def test_a_custom_forward_with_the_parameter_itself_accumulates():
     layer = TrAct(DoubledInputLinear(6, 4).double())
     x, grad_z = torch.randn(20, 6).double(), torch.randn(20, 4).double()
     with accumulate(layer):

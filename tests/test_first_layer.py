@@ -115,7 +115,7 @@ def test_the_search_leaves_the_model_and_the_random_state_as_they_were():
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in noisy.modules())
 
 
-def test_timm_says_which_layer_is_first():
+def test_timms_config_names_the_first_layer():
     model = nn.ModuleDict({"stem": nn.Conv2d(3, 4, 3), "other": nn.Conv2d(3, 4, 3)})
     model.pretrained_cfg = {"first_conv": "other"}
     assert find_first_layers(model) == ["other"]
@@ -123,7 +123,7 @@ def test_timm_says_which_layer_is_first():
     assert find_first_layers(model) == ["stem", "other"]
 
 
-def test_a_name_of_timms_that_no_longer_fits_is_not_trusted():
+def test_an_outdated_name_in_timms_config_is_ignored():
     model = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), nn.Conv2d(4, 4, 3))
     model.pretrained_cfg = {"first_conv": "0"}
     assert find_first_layers(model) == ["0.0"]
@@ -166,7 +166,7 @@ def test_an_example_input_is_used_as_given(example):
     assert apply_tract(model, example_input=example) == ["left", "right"]
 
 
-def test_token_ids_beside_the_image_do_not_mislead():
+def test_token_ids_as_a_second_input_are_ignored():
     model = Net(
         lambda s, ids, image: s.mix(s.words(ids).mean(1)) + s.stem(image).mean((2, 3)),
         words=nn.Embedding(9, 4), mix=nn.Linear(4, 4), stem=nn.Conv2d(3, 4, 3),
@@ -199,7 +199,7 @@ def test_an_unsupported_first_layer_is_named(model, example, message):
         find_first_layers(model, example)
 
 
-def test_an_unsupported_weight_beside_a_found_layer_is_a_warning():
+def test_an_unsupported_weight_besides_a_found_layer_is_a_warning():
     model = Net(lambda s, x: (s.stem(x), s.own(x)), stem=nn.Conv2d(3, 4, 3), own=OwnLinear())
     with pytest.warns(
         UserWarning, match="also applies weights to the image that TrAct cannot train"

@@ -1,4 +1,4 @@
-"""The functional form, dtypes, autocast, what is not finite, tracing and second derivatives."""
+"""The functional form, dtypes, autocast, NaN and infinity, tracing and second derivatives."""
 
 import copy
 
@@ -43,7 +43,7 @@ def test_the_identity_shares_the_weights_memory():
 
 
 def precondition_exactly(layer, x, plain_grad):
-    """Return the plain gradient times the float64 inverse, whatever rounding it went through."""
+    """Return a plain gradient, with its rounding error, times the float64 inverse."""
     rows = cut_patches(x.double(), layer)
     groups, num_rows, num_inputs = rows.shape
     inverse = torch.linalg.inv(rows.mT @ rows / num_rows + 0.1 * torch.eye(num_inputs))
@@ -72,9 +72,7 @@ def test_modules_of_every_dtype_train(dtype, name):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("backward_inside", [False, True])
 @names
-def test_autocast_changes_what_it_changes_in_the_plain_layer_and_no_more(
-    dtype, backward_inside, name
-):
+def test_autocast_has_the_same_effect_as_in_the_plain_layer(dtype, backward_inside, name):
     case = next(case for case in CASES if case.name == name)
     layer, x = case.draw(torch.float32)
     tract = TrAct(copy.deepcopy(layer))
@@ -118,7 +116,7 @@ def test_loss_scaling_commutes(dtype):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("where", ["x", "grad_z"])
 @pytest.mark.parametrize("rows", [3, 30])
-def test_what_is_not_finite_stays_so(value, where, rows):
+def test_nan_and_infinity_stay_in_the_gradient(value, where, rows):
     layer = TrAct(nn.Linear(6, 4))
     values = {"x": torch.randn(rows, 6), "grad_z": torch.randn(rows, 4)}
     values[where][1, 2] = value
@@ -198,7 +196,7 @@ def test_a_gradient_penalty_on_the_input_is_preconditioned_once():
         (grad_x,) = torch.autograd.grad(model(x).square().mean(), x, create_graph=True)
         grad_x.square().sum().backward()
     inverse = torch.linalg.inv(x.T @ x / 20 + 0.1 * torch.eye(6)).detach()
-    # the penalty's graph meets the weight twice, in the forward and in ∂L/∂x; both paths end here
+    # the penalty depends on the weight by the forward and by ∂L/∂x; both paths end here
     assert_close(tract.weight.grad, layer.weight.grad @ inverse, 1e-8)
 
 
@@ -219,7 +217,7 @@ def test_an_input_changed_in_place_is_an_error_as_in_the_plain_layer():
     ],
     ids=["sparse", "complex"],
 )
-def test_an_input_whose_rows_cannot_be_read_is_refused(x, message):
+def test_an_unusable_input_is_refused(x, message):
     layer = TrAct(nn.Linear(6, 4))
     with pytest.raises(TrActError, match=message) as caught:
         layer(x)
@@ -227,14 +225,14 @@ def test_an_input_whose_rows_cannot_be_read_is_refused(x, message):
 
 
 @pytest.mark.parametrize(
-    ("weight", "came"), [("weight", "got str"), (torch.randn(3), "got 1 dimensions")]
+    ("weight", "message"), [("weight", "got str"), (torch.randn(3), "got 1 dimensions")]
 )
-def test_a_weight_of_no_layer_is_refused(weight, came):
-    with pytest.raises(TrActError, match=came):
+def test_an_unusable_weight_is_refused(weight, message):
+    with pytest.raises(TrActError, match=message):
         precondition_grad(weight, torch.randn(3, 3))
 
 
-def test_an_error_of_shape_is_torchs_own():
+def test_a_wrong_shape_raises_torchs_error():
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         TrAct(nn.Linear(6, 4))(torch.randn(3, 5))
     with pytest.raises(RuntimeError, match="to have 3 channels"):

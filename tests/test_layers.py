@@ -1,4 +1,4 @@
-"""What a TrAct layer keeps of the plain one, and the one gradient that it replaces."""
+"""A TrAct layer equals the plain one except for one gradient."""
 
 import copy
 import io
@@ -18,7 +18,7 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 class StandardisedConv2d(nn.Conv2d):
-    """A foreign layer: pads by itself and standardises its weight."""
+    """A custom layer that pads its input and standardises its weight."""
 
     def forward(self, x):
         flat = self.weight.flatten(1)
@@ -158,7 +158,7 @@ def test_layers_are_constructed_with_torchs_arguments_and_ours():
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_where_nothing_trains_it_is_the_plain_layer(frozen):
+def test_without_training_it_is_the_plain_layer(frozen):
     layer = TrAct(nn.Conv2d(3, 4, 3)).eval()
     layer.requires_grad_(not frozen)
     x = torch.randn(2, 3, 6, 6, requires_grad=frozen)
@@ -228,7 +228,7 @@ def _saved(layer):
     return buffer
 
 
-def test_a_subclass_of_ones_own_can_be_pickled():
+def test_a_subclass_of_a_tract_layer_can_be_pickled():
     twin = pickle.loads(pickle.dumps(OwnStem(3, 4, 3, lam=0.4)))
     assert type(twin) is OwnStem
     assert twin.lam == 0.4
@@ -238,7 +238,7 @@ class OwnStem(TrActConv2d):
     pass
 
 
-def test_a_foreign_subclass_keeps_its_own_forward_bit_for_bit():
+def test_a_custom_layer_keeps_its_own_forward_bit_for_bit():
     plain = StandardisedConv2d(3, 4, 3).double()
     layer = TrAct(copy.deepcopy(plain))
     assert isinstance(layer, StandardisedConv2d)
@@ -247,7 +247,7 @@ def test_a_foreign_subclass_keeps_its_own_forward_bit_for_bit():
     assert torch.equal(layer(x), plain(x))
 
 
-def test_a_foreign_subclass_is_preconditioned_where_its_weight_meets_the_input():
+def test_a_custom_layer_is_preconditioned_at_its_operator():
     layer = TrAct(StandardisedConv2d(3, 4, 3).double())
     x = torch.randn(5, 3, 7, 7).double()
     grad_z = torch.randn_like(layer(x))
@@ -261,7 +261,7 @@ def test_a_foreign_subclass_is_preconditioned_where_its_weight_meets_the_input()
 
 
 @pytest.mark.parametrize("calls", [0, 2])
-def test_a_foreign_forward_without_one_clear_operator_call_is_refused(calls):
+def test_a_custom_forward_without_exactly_one_operator_call_is_refused(calls):
     class Strange(nn.Linear):
         def forward(self, x):
             for _ in range(calls):

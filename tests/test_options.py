@@ -1,4 +1,4 @@
-"""lam and moment_dtype: what is accepted, and every refusal with its text."""
+"""The options: accepted values, and the message for every other value."""
 
 from fractions import Fraction
 
@@ -25,7 +25,7 @@ bad_lams = pytest.mark.parametrize(("lam", "kind", "message"), BAD_LAMS)
 
 
 @bad_lams
-def test_a_bad_lam_is_refused_wherever_it_is_given(lam, kind, message):
+def test_a_bad_lam_is_refused_by_every_function(lam, kind, message):
     layer = nn.Linear(4, 3)
     weight, x = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4)
     for attempt in (
@@ -72,7 +72,7 @@ def test_a_moment_dtype_narrower_than_float32_is_refused(moment_dtype, kind):
 @pytest.mark.parametrize(
     ("value", "kind"), [(0, ValueError), (-3, ValueError), (True, TypeError), (2.0, TypeError)]
 )
-def test_a_count_that_is_none_is_refused(name, value, kind):
+def test_a_bad_count_is_refused(name, value, kind):
     layer = nn.Linear(4, 3)
     with pytest.raises(TrActError, match=f"{name}={value!r} .*; use a whole number") as caught:
         apply_tract(layer, **{name: value})
@@ -80,11 +80,11 @@ def test_a_count_that_is_none_is_refused(name, value, kind):
     assert type(layer) is nn.Linear
 
 
-def test_sync_is_a_yes_or_no():
+def test_sync_is_a_bool():
     with pytest.raises(TrActError, match="sync='ddp' is not accepted; use True or False"):
         TrAct(nn.Linear(4, 3), sync="ddp")
 
 
-def test_the_options_are_shown_where_they_are_not_the_defaults():
+def test_options_other_than_the_defaults_are_shown():
     assert repr(TrAct(nn.Linear(4, 3), every=4, rows=99)).endswith("lam=0.1, every=4, rows=99)")
     assert repr(TrAct(nn.Linear(4, 3), sync=True)).endswith("lam=0.1, sync=True)")

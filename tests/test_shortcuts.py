@@ -35,7 +35,7 @@ def batches(count: int):
     ]
 
 
-def test_every_reuses_the_factor_of_the_last_refresh():
+def test_every_reuses_the_last_second_moment():
     layer = TrAct(nn.Conv2d(3, 5, 3).double(), every=3)
     data = batches(7)
     for i, (x, grad_z) in enumerate(data):
@@ -71,7 +71,7 @@ def test_the_factor_is_in_no_checkpoint_and_a_resumed_run_refreshes_first(copy_l
     assert_close(step(layer, x1, g1), by_moment_of(layer, x1, g1, x0))
 
 
-def test_accumulate_is_exact_whatever_every_says():
+def test_accumulate_is_exact_also_with_every():
     layer = TrAct(nn.Conv2d(3, 5, 3).double(), every=100)
     (x0, g0), (x1, g1) = batches(2)
     step(layer, x0, g0)

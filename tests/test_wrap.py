@@ -1,4 +1,4 @@
-"""Putting TrAct in and taking it out: reversible, atomic, and clear about what it refuses."""
+"""apply_tract and remove_tract: reversible, all or nothing, with clear errors."""
 
 import copy
 
@@ -47,7 +47,7 @@ def test_layers_can_be_named(layers):
     assert all(isinstance(model.get_submodule(name), TrActLayer) for name in names)
 
 
-def test_a_foreign_class_is_restored_too():
+def test_a_custom_class_is_restored_too():
     class Own(nn.Linear):
         def forward(self, x):
             return super().forward(x) * 2
@@ -60,7 +60,7 @@ def test_a_foreign_class_is_restored_too():
     assert type(layer) is Own
 
 
-def test_a_layer_that_stands_in_two_places_changes_in_both():
+def test_a_layer_used_in_two_places_changes_in_both():
     conv = nn.Conv2d(3, 3, 3)
     model = nn.ModuleDict({"a": conv, "b": nn.Sequential(conv)})
     assert apply_tract(model, layers="b.0") == ["b.0"]
@@ -130,7 +130,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("make", "message"), REFUSED)
-def test_what_cannot_be_trained_is_refused_and_left_as_it_was(make, message):
+def test_an_unsupported_layer_is_refused_and_left_unchanged(make, message):
     layer = make()
     kind, attributes = type(layer), dict(getattr(layer, "__dict__", {}))
     with pytest.raises(TrActError, match=message) as caught:
@@ -160,7 +160,7 @@ def test_a_failed_apply_leaves_every_layer_untouched():
         ("1", "layer '1': TrAct takes an nn.Linear"),
     ],
 )
-def test_names_that_name_nothing_are_refused(layers, message):
+def test_bad_layer_names_are_refused(layers, message):
     with pytest.raises(TrActError, match=message):
         apply_tract(network(), layers=layers)
 

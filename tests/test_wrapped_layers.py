@@ -1,4 +1,4 @@
-"""A layer that lost TrAct is reported, the stored names leave no trace, parameters are split."""
+"""Lost TrAct layers are reported, and the stored names are deleted on removal."""
 
 import copy
 import io
@@ -26,7 +26,7 @@ def lose_the_layer(model: nn.Module) -> None:
     model[0] = nn.Conv2d(3, 4, 5)
 
 
-def test_a_model_that_is_whole_passes_and_names_its_layers():
+def test_the_names_of_the_tract_layers_are_returned():
     model = make_model()
     assert check_tract(model) == []
     apply_tract(model)
@@ -41,7 +41,7 @@ def test_a_lost_layer_is_named_with_what_to_do():
         check_tract(model)
 
 
-def test_a_lost_layer_is_seen_from_outside_too():
+def test_a_lost_layer_is_found_in_a_submodule():
     model = make_model()
     apply_tract(model)
     outer = nn.ModuleDict({"backbone": model})
@@ -60,7 +60,7 @@ def test_accumulate_refuses_a_model_that_lost_its_layer():
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: reload_whole(m)], ids=["deepcopy", "pickle"])  # fmt: skip
-def test_a_copy_remembers_too(duplicate):
+def test_a_copy_keeps_the_names(duplicate):
     model = make_model()
     apply_tract(model)
     twin = duplicate(model)
@@ -78,7 +78,7 @@ def reload_whole(model: nn.Module) -> nn.Module:
     return torch.load(file, weights_only=False)
 
 
-def test_the_memory_is_in_no_state_dict_and_is_gone_after_removal():
+def test_the_names_are_not_in_the_state_dict_and_removal_deletes_them():
     model = make_model()
     attributes, keys = dict(vars(model)), list(model.state_dict())
     apply_tract(model)
@@ -88,7 +88,7 @@ def test_the_memory_is_in_no_state_dict_and_is_gone_after_removal():
     assert vars(model) == attributes
 
 
-def test_removing_from_the_whole_forgets_what_its_parts_remember():
+def test_removal_deletes_the_names_in_submodules():
     model = nn.ModuleDict({"backbone": make_model()})
     attributes = dict(vars(model["backbone"]))
     apply_tract(model["backbone"])
@@ -97,7 +97,7 @@ def test_removing_from_the_whole_forgets_what_its_parts_remember():
     assert check_tract(model) == []
 
 
-def test_removing_tells_of_a_lost_layer_and_then_all_is_well():
+def test_removing_warns_of_a_lost_layer_and_forgets_it():
     model = make_model()
     apply_tract(model)
     lose_the_layer(model)
@@ -106,7 +106,7 @@ def test_removing_tells_of_a_lost_layer_and_then_all_is_well():
     assert check_tract(model) == []
 
 
-def test_applying_again_mends_a_lost_layer_without_a_word():
+def test_applying_again_restores_a_lost_layer_without_a_warning():
     model = make_model()
     apply_tract(model)
     lose_the_layer(model)
@@ -116,7 +116,7 @@ def test_applying_again_mends_a_lost_layer_without_a_word():
     assert check_tract(model) == ["0"]
 
 
-def test_applying_elsewhere_tells_of_a_lost_layer():
+def test_applying_to_another_layer_warns_of_a_lost_one():
     model = make_model()
     apply_tract(model)
     lose_the_layer(model)
@@ -125,14 +125,14 @@ def test_applying_elsewhere_tells_of_a_lost_layer():
     assert check_tract(model) == ["2"]
 
 
-def test_a_wrapper_around_the_layer_is_no_loss():
+def test_a_wrapped_layer_is_not_lost():
     model = make_model()
     apply_tract(model)
     model[0] = nn.Sequential(model[0])
     assert check_tract(model) == ["0.0"]
 
 
-def test_a_layer_that_is_the_model_remembers_nothing():
+def test_a_layer_as_the_model_stores_no_names():
     layer = nn.Conv2d(3, 4, 3)
     attributes = dict(vars(layer))
     apply_tract(layer)

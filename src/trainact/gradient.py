@@ -169,7 +169,7 @@ class _PreconditionGrad(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         weight, x, ctx.patches, ctx.lam, ctx.options, ctx.sync_slot, ctx.kept, ctx.seed = inputs[:8]
         ctx.pooled_total, ctx.pooled_rows = inputs[8:]
-        ctx.weight_dtype = weight.dtype
+        ctx.precision = choose_precision(ctx.options.moment_dtype, weight.dtype, x.device)
         ctx.moment = None
         ctx.save_for_backward(x)
 
@@ -215,18 +215,16 @@ def _precondition_call(ctx: Any, grad_weight: Tensor) -> Tensor:
 
 
 class _CallInput:
-    """The input of one call of the layer, read once: checkpointing forbids a second time."""
+    """The input of one call of the layer; saved tensors are read once, as checkpointing requires."""
 
     def __init__(self, ctx: Any) -> None:
         (x,) = ctx.saved_tensors
         self.x: Tensor = x.detach()
         self.patches: Patches = ctx.patches
+        self.precision: Precision = ctx.precision
         self.options: Options = ctx.options
         self.sync_slot: int | None = ctx.sync_slot
-        self.num_rows = count_rows(x, self.patches)
-        self.precision: Precision = choose_precision(
-            self.options.moment_dtype, ctx.weight_dtype, x.device
-        )
+        self.num_rows = count_rows(self.x, self.patches)
         size = self.options.sample_size
         takes_all = size is None or size >= self.num_rows
         self.sample = None if takes_all else RowSample(size, ctx.seed)

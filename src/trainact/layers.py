@@ -57,7 +57,7 @@ class TrActLayer(nn.Module):
         self.set_up(lam, options)
 
     def set_up(self, lam: float, options: Options) -> None:
-        """Set checked settings, and start without memory of earlier backward passes."""
+        """Set checked options, and start without memory of earlier backward passes."""
         self.lam = lam
         self.options = options
         self.memory = Memory(

@@ -19,13 +19,13 @@ from torch import Tensor
 from trainact.options import Precision
 from trainact.rows import Patches, count_inputs, output_size, pad_input
 
-__all__ = ["LINE_ROWS", "can_sum_by_lines", "estimate_cost_by_lines", "sum_by_lines"]
+__all__ = ["LEFT_HEIGHT", "can_sum_by_lines", "estimate_cost_by_lines", "sum_by_lines"]
 
 LINE_POSITIONS = 2048
 """Positions whose products are added in the moment's dtype before float64 takes over."""
 
-LINE_ROWS = 12
-"""Rows of the left matrix in a product of lines; a CPU needs about as many to be fast."""
+LEFT_HEIGHT = 12
+"""Height of the left matrix in a product of lines; a CPU needs about this many to be fast."""
 
 SUMS_ELEMENTS = 1 << 22
 """The sums may have this many elements, even if the input has fewer (16 MiB in float32)."""
@@ -72,7 +72,7 @@ def _plan_lines(x: Tensor, patches: Patches) -> _Lines:
         planes,
         leading,
         repeats,
-        max(1, LINE_ROWS // (channels * middle * leading)),
+        max(1, LEFT_HEIGHT // (channels * middle * leading)),
         columns,
         _share_planes(
             planes, min(LINE_POSITIONS // columns, 3 * planes * stride[1] // (4 * kernel[1]))
@@ -229,11 +229,11 @@ def _collect_lines(products: Tensor, plan: _Lines) -> Tensor:
         [products[:, i, :, :, i : i + 2 * kernel - 1] for i in range(plan.height)], dim=1
     ).flatten(0, 1)  # [height, C, leading, 2·kernel - 1, C, kernel]
     span = (plan.positions[0] - 1) * stride + 1
-    rows = [
+    sums = [
         by_line[i : i + span : stride, :, :, kernel - 1 - i : 2 * kernel - 1 - i].sum(0)
         for i in range(kernel)
     ]
-    return torch.stack(rows, dim=1).transpose(3, 4)
+    return torch.stack(sums, dim=1).transpose(3, 4)
 
 
 def _repeat_to_full(inside: Tensor, border: Tensor, plan: _Lines) -> Tensor:

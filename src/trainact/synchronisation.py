@@ -6,7 +6,7 @@ groups are created together, in the order in which the layers were wrapped, when
 needs one; a layer's slot is its place in that order.
 
 Two ranks may also reach two layers in different orders. Each would then wait for a sum that the
-other begins later: a deadlock, whatever the process groups. So the first call that a backward
+other begins later: a deadlock, even with separate process groups. So the first call that a backward
 reaches begins the sums of all calls that this backward will reach. The sums of one layer begin in
 the order of its calls.
 """

@@ -78,7 +78,7 @@ def read_padding(layer: ConvNd) -> list[int]:
 
 
 def read_group_timeout(group: Any) -> timedelta | None:
-    """Return the timeout of a process group, None if the backend does not tell.
+    """Return the timeout of a process group, None if it is unknown.
 
     ``dist.new_group`` does not take over the timeout given to ``init_process_group``.
     """

@@ -63,7 +63,7 @@ def TrAct(  # noqa: N802  (the paper's spelling)
         UnsupportedLayerError: TrAct cannot train this layer; nothing was changed.
     """
     lam, options = check_lam(lam), check_options(Options(moment_dtype, every, rows, sync))
-    check_layer(layer)
+    _check_layer(layer)
     _change_class(layer, lam, options)
     return layer
 
@@ -108,7 +108,7 @@ def apply_tract(
     for name in names:
         if name not in modules:
             raise TrActValueError(_describe_unknown_name(name, modules))
-        check_layer(modules[name], name)
+        _check_layer(modules[name], name)
     lost = sorted(set(find_lost_layers(model)) - set(names))
     for name in names:
         _change_class(modules[name], lam, options)
@@ -143,16 +143,8 @@ def remove_tract(model: nn.Module) -> list[str]:
     return list(layers)
 
 
-def check_layer(layer: object, name: str = "") -> None:
-    """Raise if TrAct cannot train a layer.
-
-    Args:
-        layer: anything.
-        name: its name in the model, for the message.
-
-    Raises:
-        UnsupportedLayerError: TrAct cannot train it.
-    """
+def _check_layer(layer: object, name: str = "") -> None:
+    """Raise an UnsupportedLayerError if TrAct cannot train the layer."""
     where = f"layer {name!r}: " if name else ""
     if isinstance(layer, TrActLayer):
         raise UnsupportedLayerError(

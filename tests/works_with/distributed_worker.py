@@ -1,6 +1,6 @@
-"""What every rank of a torchrun launch runs: the checks of test_distributed.py, one after another.
+"""The checks of test_distributed.py; every rank of a torchrun launch runs all of them in order.
 
-Each rank writes its results to a file of its own. A check that fails may leave ranks waiting for
+Each rank writes its results to its own file. A check that fails may leave ranks waiting for
 each other, so a rank stops at its first failure; the others run into the group's timeout.
 """
 
@@ -32,7 +32,7 @@ from trainact import TrAct, accumulate
 from trainact.reference import cut_patches
 
 TIMEOUT = timedelta(seconds=120)
-SHORT_TIMEOUT = timedelta(seconds=5)  # where a rank goes away
+SHORT_TIMEOUT = timedelta(seconds=5)  # if a rank disappears
 CHECKS: dict[str, Callable[[], None]] = {}
 ONLY_ON_TWO_RANKS = {"a_compiled_network_synchronises"}  # slow, and no different on four
 
@@ -42,7 +42,7 @@ def check(function: Callable[[], None]) -> Callable[[], None]:
     return function
 
 
-# --- the small model, its batch, and what the whole batch says -------------------------------------
+# --- a small model, its batch, and the gradients of the whole batch ---------------------------------
 
 
 def network(dtype: torch.dtype = torch.float64, outputs: int = 4, groups: int = 1) -> nn.Sequential:
@@ -454,7 +454,7 @@ def a_sharded_checkpoint_loads_into_other_shards_and_into_the_plain_network():
             assert torch.equal(whole(parameter), network(outputs=3).get_parameter(name)), name
 
 
-# --- ranks that go away: each is a launch of its own, because the group is broken afterwards -------
+# --- ranks that disappear: each is a separate launch, because it breaks the process group ----------
 
 
 def wait_for(file: Path) -> None:
@@ -462,8 +462,8 @@ def wait_for(file: Path) -> None:
         time.sleep(0.1)
 
 
-def meet() -> None:
-    """Wait until all ranks have started, so that the short timeout is of what is tested alone."""
+def wait_for_all_ranks() -> None:
+    """Wait until all ranks have started, so that the timeout covers only the test itself."""
     (folder() / f"here{os.environ['RANK']}").touch()
     for rank in range(int(os.environ["WORLD_SIZE"])):
         wait_for(folder() / f"here{rank}")
@@ -481,7 +481,7 @@ def one_rank_stays_away():
 
 
 def run_until_it_fails(how: str) -> None:
-    """Train until rank 1 goes away; expect an error on rank 0, which only the timeout can bring."""
+    """Train until rank 1 disappears; expect an error on rank 0 after the timeout."""
     model = network()
     TrAct(model[0], sync=True)
     x = mine(batch())
@@ -498,7 +498,7 @@ def run_until_it_fails(how: str) -> None:
     except RuntimeError:
         write({how: "ok"})
         os._exit(0)
-    write({how: "no error came"})
+    write({how: "no error was raised"})
     os._exit(0)
 
 
@@ -512,7 +512,7 @@ def write(results: dict[str, str]) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    meet()
+    wait_for_all_ranks()
     dist.init_process_group("gloo", timeout=SHORT_TIMEOUT if sys.argv[1:] else TIMEOUT)
     if sys.argv[1:]:
         run_until_it_fails(sys.argv[1])

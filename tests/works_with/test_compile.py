@@ -22,7 +22,7 @@ def _fresh_compiler():
 
 
 class StandardisedConv2d(nn.Conv2d):
-    """A foreign layer with a forward of its own."""
+    """A custom layer with its own forward."""
 
     def forward(self, x):
         flat = self.weight.flatten(1)
@@ -53,7 +53,7 @@ def count_graphs() -> int:
 
 
 class Compiled:
-    """A compiled network beside its eager twin; both get every batch."""
+    """A compiled network and its eager copy; both get every batch."""
 
     def __init__(self, model: nn.Module, **settings):
         self.eager, self.model = copy.deepcopy(model), model
@@ -84,7 +84,7 @@ def test_lam_becomes_dynamic_after_one_recompilation():
 
 
 def test_changing_batch_sizes_share_one_dynamic_graph():
-    """So they do across b < n, where eager mode changes to the smaller system: one more graph."""
+    """Also across b < n, where eager mode changes to the smaller system: one more graph."""
     compiled = Compiled(network(nn.Conv2d(3, 4, 3)))
     for count in (6, 7):
         compiled.check(images(count))
@@ -101,7 +101,7 @@ def test_the_options_compile(options):
         compiled.check(images())
 
 
-def test_a_foreign_layer_compiles_as_one_graph():
+def test_a_custom_layer_compiles_as_one_graph():
     compiled = Compiled(network(StandardisedConv2d(3, 4, 3)))
     for _ in range(2):
         compiled.check(images())
@@ -136,9 +136,9 @@ def test_a_functional_gradient_as_one_graph_is_refused():
         torch.compile(torch.func.grad(loss), fullgraph=True)(parameters)
 
 
-# dynamo's own, where a graph ends at a tensor that is no leaf
+# dynamo warns if a graph ends at a tensor that is not a leaf
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_a_kept_factor_runs_beside_the_graph_and_is_refused_as_part_of_it():
+def test_a_kept_moment_runs_outside_the_graph_and_is_refused_inside_it():
     """``every`` counts backward passes in Python, which one graph cannot do."""
     model = network(nn.Conv2d(3, 4, 3), every=2)
     eager = copy.deepcopy(model)

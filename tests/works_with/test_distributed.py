@@ -1,4 +1,4 @@
-"""Several processes: every check of distributed_worker.py, on 2 and on 4 ranks of one launch each."""
+"""Every check of distributed_worker.py on 2 and on 4 ranks, with one launch for each."""
 
 import json
 import os
@@ -18,7 +18,7 @@ WORKER = Path(__file__).with_name("distributed_worker.py")
 
 
 def launch(ranks: int, folder: Path, *arguments: str) -> dict[str, list[str]]:
-    """Run the worker under torchrun; return for each check what the ranks say of it."""
+    """Run the worker under torchrun; return the results of all ranks for each check."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={ranks}", str(WORKER), *arguments]
     environment = os.environ | {"WORKER_FOLDER": str(folder), "OMP_NUM_THREADS": "1"}
@@ -35,12 +35,12 @@ def launch(ranks: int, folder: Path, *arguments: str) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """What the ranks of one launch said, by their number; a launch happens when first asked for."""
+    """The results by number of ranks; each launch runs when its results are first needed."""
     known: dict[int, dict[str, list[str]]] = {}
 
     def find(ranks: int) -> dict[str, list[str]]:
         if ranks not in known:
-            known[ranks] = {}  # what stays where the launch fails: it is not tried again
+            known[ranks] = {}  # a failed launch is not repeated
             known[ranks] = launch(ranks, tmp_path_factory.mktemp(f"ranks{ranks}"))
         return known[ranks]
 
@@ -53,11 +53,11 @@ def results(tmp_path_factory):
     + [(4, name) for name in CHECKS if name not in ONLY_ON_TWO_RANKS],
 )
 def test_that(ranks, name, results):
-    said = results(ranks).get(name, ["not reached: an earlier check failed"])
-    assert said == ["ok"] * ranks, "\n".join(said)
+    outcomes = results(ranks).get(name, ["not reached: an earlier check failed"])
+    assert outcomes == ["ok"] * ranks, "\n".join(outcomes)
 
 
 @pytest.mark.parametrize("how", ["dies", "stays away", "join"])
-def test_a_rank_that_goes_away_is_an_error_within_the_timeout(how, tmp_path):
-    said = launch(2, tmp_path, how)[how]
-    assert said[0] == "ok", said[0]
+def test_a_missing_rank_is_an_error_within_the_timeout(how, tmp_path):
+    outcomes = launch(2, tmp_path, how)[how]
+    assert outcomes[0] == "ok", outcomes[0]

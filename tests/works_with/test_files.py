@@ -1,4 +1,4 @@
-"""Copies, checkpoints and averaged models: what a plain model's files hold, and no more."""
+"""Copies, checkpoints and averaged models have the contents of a plain model's."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""Ways to save memory or time in training: each leaves TrAct's gradient exact."""
+"""TrAct's gradient stays exact with the usual ways to save memory or time."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Optimizers: TrAct changes a gradient, so any of them takes it; one of its own for the first layer."""
+"""TrAct with any optimizer, and with a separate optimizer for the first layer."""
 
 import copy
 
@@ -70,7 +70,7 @@ def matrices_of(parameters):
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="needs torch.optim.Muon")
-def test_muon_trains_the_body_beside_tract_on_the_stem():
+def test_muon_trains_the_body_and_another_optimizer_the_stem():
     model = network()
     before = copy.deepcopy(model.state_dict())
     first, rest = split_first_layer(model)
@@ -93,7 +93,7 @@ def test_muon_trains_the_body_beside_tract_on_the_stem():
     assert all(not torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-def test_the_first_layer_may_have_an_optimizer_of_its_own():
+def test_the_first_layer_may_have_a_separate_optimizer():
     model = network()
     first, rest = split_first_layer(model)
     assert first == [model[0].weight, model[0].bias]

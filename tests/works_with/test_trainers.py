@@ -1,4 +1,4 @@
-"""One line before Lightning, Hugging Face's Trainer, Accelerate and a plain loop, and their steps."""
+"""apply_tract before training with Lightning, Hugging Face's Trainer, Accelerate and a plain loop."""
 
 import copy
 import itertools
@@ -42,7 +42,7 @@ pytestmark = [
 
 
 class Network(nn.Module):
-    """A small network that answers as Hugging Face's Trainer expects."""
+    """A small network with the output that Hugging Face's Trainer expects."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Run:
     whole_batch: bool = False
     clip: float = 0.0
     resume_after: int | None = None
-    """Stop after so many steps, save, load everything anew and go on."""
+    """Stop after this many steps, save, load everything again and continue."""
 
     @property
     def micro_batches(self) -> list[tuple[Tensor, Tensor]]:
@@ -280,14 +280,14 @@ def test_the_one_line_gives_the_papers_step(train, run):
 
 
 @every_trainer
-def test_by_itself_each_micro_batch_is_preconditioned_with_its_own_rows(train, run):
+def test_by_default_each_micro_batch_is_preconditioned_with_its_own_rows(train, run):
     run.per_step = 2
     expected = expect_stem_after_one_step(run, run.micro_batches[:2])
     assert_close(train(run).stem.weight.detach(), expected)
 
 
 @every_trainer
-def test_on_request_a_step_uses_the_statistics_of_the_whole_batch(train, run):
+def test_a_step_can_use_the_second_moment_of_the_whole_batch(train, run):
     run.per_step, run.whole_batch = 2, True
     expected = expect_stem_after_one_step(run, [(run.images[: 2 * SIZE], run.labels[: 2 * SIZE])])
     assert_close(train(run).stem.weight.detach(), expected)
@@ -348,7 +348,7 @@ def failing_run(tmp_path: Path) -> Run:
     return Run(model, tmp_path, steps=4, per_step=2, whole_batch=True, clip=1.0)
 
 
-def test_an_exception_in_lightning_leaves_no_window_open(failing_run):
+def test_an_exception_in_lightning_leaves_no_block_open(failing_run):
     with pytest.raises(ForwardError):
         train_with_lightning(failing_run)
     assert not is_inside_accumulate(failing_run.model)
@@ -376,7 +376,7 @@ class StopInsideAStep(transformers.TrainerCallback):
         control.should_training_stop = True
 
 
-def test_a_step_of_hugging_faces_trainer_that_is_never_finished_leaves_no_window_open(run):
+def test_a_step_of_hugging_faces_trainer_that_is_never_finished_leaves_no_block_open(run):
     run.per_step, run.whole_batch = 2, True
     before = run.model.stem.weight.detach().clone()
     make_hf_trainer(run, run.model, StopInsideAStep()).train()
@@ -392,7 +392,7 @@ def test_the_last_step_of_an_epoch_may_have_fewer_micro_batches(run):
 
 
 @pytest.mark.parametrize("train", [train_with_lightning, train_with_hugging_face])
-def test_a_lost_layer_stops_the_training_before_it_starts(train, run):
+def test_a_lost_layer_is_an_error_before_training_starts(train, run):
     run.whole_batch = True
     run.model.stem = nn.Conv2d(3, 5, 3, stride=2).double()
     with pytest.raises(TrActValueError, match=r"gave '(model\.)?stem' TrAct's gradient"):

@@ -1,4 +1,4 @@
-"""What several of these tests need."""
+"""Helpers for several of these tests."""
 
 import importlib.util
 
@@ -8,7 +8,7 @@ from trainact.lab.torchvision_import import import_torchvision
 
 
 def import_torchvision_or_skip() -> None:
-    """Make ``import timm`` safe: torchvision comes first, and in its own way."""
+    """Import torchvision with the lab's function before timm does, or skip the test."""
     for package in ("timm", "torchvision"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"needs {package}")

@@ -39,7 +39,7 @@ from trainact.lab.models.detection.faster_rcnn import (
 )
 from trainact.lab.models.zoos import build_on_meta
 from trainact.lab.schema import build_table
-from trainact.overlapping_patches import LINE_ROWS
+from trainact.overlapping_patches import LEFT_HEIGHT
 from trainact.rows import PlainLayer, count_rows, patches_of_layer
 from trainact.torch_internals import TorchDispatchMode, tree_leaves, tree_map
 
@@ -118,7 +118,7 @@ def _count_products(layer: PlainLayer, num_inputs: int) -> float:
     lines, lines_stride = (kernel[0], stride[0]) if len(kernel) > 1 else (1, 1)
     channels = num_inputs // (lines * kernel[-1])  # in three dimensions, times the middle one
     leading = channels * min(stride[-1], kernel[-1])
-    at_once = max(1, LINE_ROWS // leading)
+    at_once = max(1, LEFT_HEIGHT // leading)
     pairs = leading * channels * kernel[-1] * (at_once + 2 * lines - 2)
     return min(num_inputs**2, lines_stride * pairs)
 
