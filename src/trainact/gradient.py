@@ -215,7 +215,7 @@ def _precondition_call(ctx: Any, grad_weight: Tensor) -> Tensor:
 
 
 class _CallInput:
-    """The input of one call of the layer; checkpointing allows to read it only once."""
+    """The input of one call of the layer; activation checkpointing allows only one read."""
 
     def __init__(self, ctx: Any) -> None:
         (x,) = ctx.saved_tensors
