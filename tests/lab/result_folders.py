@@ -9,8 +9,16 @@ from trainact.lab.data.published import count_images
 from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.recipes.recipe import recipe_to_dict
 from trainact.lab.records.record import seal
+from trainact.lab.records.results import find_runs
 
 PAPER_ARMS = ("plain", "tract-0.05", "tract-0.1", "tract-0.2")
+
+
+def find_records(root: Path) -> list[dict]:
+    """Return the records of all ended runs below a folder."""
+    runs = find_runs([root])
+    assert not any(run.damage for run in runs)
+    return [run.record for run in runs if run.record]
 
 
 def write_record(experiment: Path, record: dict) -> Path:

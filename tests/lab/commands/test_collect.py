@@ -86,7 +86,7 @@ def test_another_record_of_the_same_run_needs_replace(runs, tmp_path, capsys):
     write_record(runs / OWN, make_record("plain", 4, 9, 61))
     assert collect(runs / OWN, "--into", into) == 2
     shown = capsys.readouterr().err
-    assert "holds other records of 1 run, as of plain, 4 epochs, seed 0 (recipe " in shown
+    assert "holds other records of 1 run, for example plain, 4 epochs, seed 0 (recipe " in shown
     assert "--replace" in shown
     assert (into / "records.jsonl").read_bytes() == before
     assert collect(runs / OWN, "--into", into, "--replace") == 0
@@ -175,7 +175,7 @@ def test_a_damaged_file_is_not_written_over(runs, tmp_path, capsys):
     assert collect(runs / OWN, "--into", into, "--replace") == 2
     shown = capsys.readouterr().err
     assert "seal does not fit" in shown
-    assert "mend or remove" in shown
+    assert "repair or remove" in shown
     assert path.read_text() == damaged
 
 

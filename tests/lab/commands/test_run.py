@@ -7,12 +7,12 @@ import torch
 
 from data_cases import write_folder
 from lab_helpers import make_quick, measure_fixed_batch, without_times
+from result_folders import find_records
 from trainact.errors import TrActValueError
 from trainact.lab.commands.cli import main
 from trainact.lab.data import DataError, load_data
 from trainact.lab.recipes.experiment import find_experiment, list_experiments
 from trainact.lab.recipes.recipe import DataFields, change_recipe
-from trainact.lab.records.record import find_records
 from trainact.lab.running.smoke import shrink
 from trainact.lab.training.stream import StreamDataset
 from trainact.lab.training.train import train

@@ -5,14 +5,13 @@ import json
 import pytest
 
 from lab_helpers import HERE, make_quick
-from result_folders import write_study, write_tuning
+from result_folders import find_records, write_study, write_tuning
 from trainact.errors import TrActValueError
 from trainact.lab.commands.cli import main
 from trainact.lab.commands.report import read_report
 from trainact.lab.recipes.experiment import find_experiment, make_experiment
 from trainact.lab.recipes.recipe import recipe_to_dict
 from trainact.lab.recipes.tuning import read_tuning, use_tuning
-from trainact.lab.records.record import find_records
 from trainact.lab.running import runner
 
 RECIPE = """

@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 
 from lab_helpers import make_quick, start
+from result_folders import find_records
 from trainact.errors import TrActError, TrActValueError
 from trainact.lab.commands import cli
 from trainact.lab.records.events import read_event
-from trainact.lab.records.record import find_records
 from trainact.lab.running import cluster
 from trainact.lab.running.cluster import Cluster, Mailbox, do_task, store
 from trainact.lab.running.plan import PlannedRun

@@ -7,6 +7,7 @@ import pytest
 
 from comparison_records import make_record
 from lab_helpers import make_quick, start
+from result_folders import find_records
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.answers import answer
 from trainact.lab.commands import cli
@@ -14,7 +15,6 @@ from trainact.lab.models.networks import NETWORKS
 from trainact.lab.recipes.experiment import Experiment, find_experiment, name_network
 from trainact.lab.recipes.recipe import Recipe, identify
 from trainact.lab.records.failures import clear_failure, read_failure, write_failure
-from trainact.lab.records.record import find_records
 from trainact.lab.running import runner
 from trainact.lab.running.plan import PlannedRun, Shard, format_command, parse_shard, place_runs
 from trainact.lab.running.smoke import shrink

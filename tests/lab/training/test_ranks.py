@@ -16,8 +16,9 @@ if not (dist.is_available() and dist.is_gloo_available()):
 
 import safetensors.torch
 
+from result_folders import find_records
 from trainact.lab.recipes.recipe import write_recipe
-from trainact.lab.records.record import RunFolder, find_records, read_record
+from trainact.lab.records.record import RunFolder, read_record
 from trainact.lab.training.train import train
 
 SAME = {

@@ -18,9 +18,10 @@ from lab_helpers import (
     stop_after,
     without_times,
 )
+from result_folders import find_records
 from trainact.lab.files import StorageError
 from trainact.lab.recipes.recipe import change_recipe, read_recipe, write_recipe
-from trainact.lab.records.record import RunFolder, find_records, read_record
+from trainact.lab.records.record import RunFolder, read_record
 from trainact.lab.training import train as train_module
 from trainact.lab.training.train import train
 

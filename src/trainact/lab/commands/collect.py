@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         TrActValueError: there is nothing to collect, a file below ``--into`` is damaged, or a run
             has two different records.
-        StorageError: the disk is full or the folder cannot be written.
+        StorageError: a file cannot be written.
     """
     found = _gather(arguments.runs, arguments.into)
     merges = [_merge(path, rows, arguments.replace) for path, rows in found.records.items()]
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass
 class _Found:
-    """What lies below RUNS, by the files that it belongs into."""
+    """Records and tunings below RUNS, by the files to write them to."""
 
     records: dict[Path, list[Record]] = field(default_factory=dict)
     tunings: dict[Path, bytes] = field(default_factory=dict)
@@ -128,7 +128,7 @@ def _gather(roots: Sequence[Path], into: Path) -> _Found:
 
 
 def _mirror(folder: Path, root: Path, into: Path) -> Path:
-    """Return the place of an experiment's folder below ``into``: as it lies below ``root``."""
+    """Return the folder below ``into`` for an experiment's folder below ``root``."""
     root = root.resolve()
     return into / folder.relative_to(root) if folder.is_relative_to(root) else into
 
@@ -137,20 +137,20 @@ def _merge(path: Path, new: Sequence[Record], replace: bool) -> _Merge:
     there: dict[tuple[str, int, int, str], Record] = {}
     for run in read_lines(path) if path.exists() else ():
         if run.record is None:
-            raise TrActValueError(f"{run.damage}; mend or remove {path} first.")
+            raise TrActValueError(f"{run.damage}; repair or remove {path} first.")
         there[sort_key(run.record)] = run.record
     merged: dict[tuple[str, int, int, str], Record] = {}
     for record in new:
         other = merged.setdefault(sort_key(record), record)
         if other["seal"] != record["seal"]:
             raise TrActValueError(
-                f"there are two different records of {_name(record)} below RUNS; give the folder "
-                "of one."
+                f"there are two different records of {_name(record)} below RUNS; give only "
+                "one of their folders."
             )
     changed = [k for k in merged.keys() & there.keys() if merged[k]["seal"] != there[k]["seal"]]
     if changed and not replace:
         raise TrActValueError(
-            f"{path} holds other records of {count(len(changed), 'run')}, as of "
+            f"{path} holds other records of {count(len(changed), 'run')}, for example "
             f"{_name(merged[min(changed)])}; add --replace to replace them."
         )
     added = len(merged.keys() - there.keys())

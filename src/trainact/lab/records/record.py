@@ -17,7 +17,7 @@ from trainact.errors import TrActValueError
 from trainact.lab.files import StorageError, set_aside, write_atomically
 from trainact.lab.recipes.recipe import Recipe, identify, write_recipe
 
-__all__ = ["FORMAT", "Record", "RunFolder", "find_records", "parse_record", "read_record", "seal"]
+__all__ = ["FORMAT", "Record", "RunFolder", "parse_record", "read_record", "seal"]
 
 Record = Mapping[str, Any]
 """Everything about a run that has ended, complete or diverged, as JSON values."""
@@ -128,8 +128,3 @@ def parse_record(text: str, source: str) -> dict[str, Any]:
     if record.get("seal") != seal(record):
         raise TrActValueError(f"{source} is not as it was written: its seal does not fit")
     return record
-
-
-def find_records(root: Path) -> list[dict[str, Any]]:
-    """Return the records of all ended runs below a folder, in the order of their folders' names."""
-    return [read_record(path) for path in sorted(root.rglob("record.json"))]

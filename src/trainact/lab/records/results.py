@@ -11,9 +11,10 @@ An experiment's folder holds its runs as they were made, or collected, one recor
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainact.errors import TrActValueError
 from trainact.lab.files import write_atomically
@@ -84,9 +85,11 @@ def find_runs(roots: Sequence[Path]) -> list[FoundRun]:
     """
     runs = []
     for folder in sorted({p.parent for p in _find(roots, "record.json", "recipe.toml")}):
-        inside = folder.parent.name in RUN_FOLDERS
-        if inside or (folder / "record.json").exists():
-            runs.append(_read_folder(folder, folder.parent.parent if inside else folder.parent))
+        path, inside = folder / "record.json", folder.parent.name in RUN_FOLDERS
+        if inside or path.exists():
+            home = folder.parent.parent if inside else folder.parent
+            found = _attempt(read_record, path) if path.exists() else ()
+            runs.append(FoundRun(_leave_tuning(home), path, home.name == TUNING_FOLDER, *found))
     for path in _find(roots, RECORDS, TUNING_RECORDS):
         runs += read_lines(path)
     return runs
@@ -110,14 +113,9 @@ def read_lines(path: Path) -> list[FoundRun]:
     except (OSError, ValueError) as error:
         return [FoundRun(folder, path, tuning, damage=f"{path} cannot be read: {error}")]
     for number, line in enumerate(lines, start=1):
-        record, damage = None, ""
-        try:
-            if not line:
-                continue
-            record = parse_record(line, f"line {number} of {path}")
-        except TrActValueError as error:
-            damage = str(error)
-        runs.append(FoundRun(folder, path, tuning, record, damage))
+        if line:
+            found = _attempt(parse_record, line, f"line {number} of {path}")
+            runs.append(FoundRun(folder, path, tuning, *found))
     return runs
 
 
@@ -125,7 +123,7 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
     """Write sealed records, one a line, in an order that keeps diffs small.
 
     Raises:
-        StorageError: the disk is full or the folder cannot be written; what was there is kept.
+        StorageError: the file cannot be written; an earlier file of that name is kept.
     """
     lines = [json.dumps(r, separators=(",", ":")) + "\n" for r in sorted(records, key=sort_key)]
     write_atomically(path, "".join(lines).encode())
@@ -147,11 +145,9 @@ def _leave_tuning(folder: Path) -> Path:
     return folder.parent if folder.name == TUNING_FOLDER else folder
 
 
-def _read_folder(folder: Path, home: Path) -> FoundRun:
-    path, tuning = folder / "record.json", home.name == TUNING_FOLDER
-    record, damage = None, ""
+def _attempt(read: Callable[..., Record], *source: Any) -> tuple[Record | None, str]:
+    """Return a record, or what is wrong with it."""
     try:
-        record = read_record(path) if path.exists() else None
+        return read(*source), ""
     except TrActValueError as error:
-        damage = str(error)
-    return FoundRun(_leave_tuning(home), path, tuning, record, damage)
+        return None, str(error)

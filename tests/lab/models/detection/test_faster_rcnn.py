@@ -17,6 +17,7 @@ from lab_helpers import (
     stop_after,
     without_times,
 )
+from result_folders import find_records
 from trainact import apply_tract, remove_tract
 from trainact.errors import TrActError, TrActValueError
 from trainact.lab.analysis.answers import answer
@@ -29,7 +30,7 @@ from trainact.lab.data.objects import Objects
 from trainact.lab.models.detection.faster_rcnn import VggBackbone, make_faster_rcnn
 from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.recipes.recipe import write_recipe
-from trainact.lab.records.record import RunFolder, find_records, read_record
+from trainact.lab.records.record import RunFolder, read_record
 from trainact.lab.report.comparison_report import write_comparison
 from trainact.lab.torchvision_import import import_torchvision
 from trainact.lab.training import train as train_module
