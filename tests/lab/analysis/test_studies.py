@@ -67,7 +67,7 @@ def test_damaged_files_are_named_with_the_reason(tmp_path):
     assert studies == []
     assert [damage.path for damage in damages] == [record, tuning]
     assert f"{record}: record 1 of the comparison lacks 'order'" in damages[0].reason
-    assert f"{tuning} is not what trainact tune writes: KeyError('seeds')" in damages[1].reason
+    assert f"{tuning} was not written by trainact tune: KeyError('seeds')" in damages[1].reason
 
 
 def test_empty_and_missing_folders_are_refused(tmp_path):

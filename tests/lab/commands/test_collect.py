@@ -139,7 +139,7 @@ def test_damaged_and_foreign_files_are_named_and_left_out(runs, tmp_path, capsys
     assert f"left out: {damaged} is not as it was written" in shown
     assert f"left out: {lacking}: record 1 of the comparison lacks 'order'" in shown
     assert f"left out: {foreign} is not a run's record" in shown
-    assert "tuning.json is not what trainact tune writes" in shown
+    assert "tuning.json was not written by trainact tune" in shown
     assert list_files(into) == ["records.jsonl", "tuning.jsonl"]
     assert len(find_runs([into])) == 9
 

@@ -263,7 +263,7 @@ def test_damaged_records_are_named_and_left_out(results, tmp_path, capsys):
     assert cli.main(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
     told = capsys.readouterr().err
     assert f"skipped: {damaged} is not as it was written" in told
-    assert "tuning.json is not what trainact tune writes" in told
+    assert "tuning.json was not written by trainact tune" in told
     markdown = (tmp_path / "out" / "report.md").read_text()
     assert "## Damaged records" in markdown
     assert f"{damaged}" in markdown

@@ -85,7 +85,7 @@ def find_studies(roots: Sequence[Path]) -> tuple[list[Study], list[Damage]]:
 
 
 def separate_damaged(runs: Iterable[FoundRun]) -> tuple[list[FoundRun], list[Damage]]:
-    """Return the runs whose records, if any, are whole, and the others' files with the reasons."""
+    """Return the runs without a damaged or incomplete record, and the damaged files."""
     whole, damages = [], []
     for run in runs:
         damage = run.damage
@@ -102,10 +102,10 @@ def separate_damaged(runs: Iterable[FoundRun]) -> tuple[list[FoundRun], list[Dam
 
 
 def read_full_tuning(path: Path) -> dict[str, Any]:
-    """Return what ``trainact tune`` wrote, with all values that it tried.
+    """Return the content of ``tuning.json``, including all values that were tried.
 
     Raises:
-        TrActValueError: the file holds something else.
+        TrActValueError: the file cannot be read, or was not written by ``trainact tune``.
     """
     tuning = read_tuning(path)
     try:
@@ -114,7 +114,7 @@ def read_full_tuning(path: Path) -> dict[str, Any]:
             row["value"], row["accuracy"], dict(row["with"]), len(row["seeds"])
             tuning["chosen"][str(row["budget"])][row["field"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise TrActValueError(f"{path} is not what trainact tune writes: {error!r}.") from error
+        raise TrActValueError(f"{path} was not written by trainact tune: {error!r}.") from error
     return tuning
 
 
