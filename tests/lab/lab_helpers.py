@@ -1,4 +1,4 @@
-"""A recipe that runs in a second, and the ways tests run it."""
+"""A recipe that runs in a second, and helpers that run it."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ def start(*command: str, **options: Any) -> "subprocess.Popen[str]":
 
 
 def run_several(command: list[str], cwd: Path | None = None, **environment: str) -> str:
-    """Run a command that starts processes of its own, and let none of them outlive it.
+    """Run a command and all processes that it starts; kill them after ten minutes.
 
     Returns:
         What it printed.

@@ -1,4 +1,4 @@
-"""Networks that train in no time, named in recipes as ``small_models:FUNCTION``."""
+"""Small networks, named in recipes as ``small_models:FUNCTION``."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def make_tiny(num_classes: int, in_channels: int = 3, width: int = 8) -> nn.Module:
-    """Two layers, nothing random, nothing that looks at the whole batch."""
+    """Two layers, without dropout or batch norm."""
     return nn.Sequential(
         nn.Conv2d(in_channels, width, 4, stride=4),
         nn.ReLU(),
@@ -20,13 +20,13 @@ def make_tiny(num_classes: int, in_channels: int = 3, width: int = 8) -> nn.Modu
 
 
 def make_noisy(num_classes: int) -> nn.Module:
-    """The same with batch norm and dropout: buffers and random numbers to get right."""
+    """The same with batch norm and dropout."""
     first, *rest = make_tiny(num_classes)
     return nn.Sequential(first, nn.BatchNorm2d(8), *rest[:3], nn.Dropout(0.3), rest[3])
 
 
 class Skipping(nn.Module):
-    """Leaves a layer out of half of its training steps, as stochastic depth does."""
+    """Skips a layer in half of its training steps, as stochastic depth does."""
 
     skips_parameters = True
 
@@ -44,7 +44,7 @@ class Skipping(nn.Module):
 
 
 class Counting(nn.Module):
-    """Knows how many steps it was trained in."""
+    """Counts its training steps."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Counting(nn.Module):
 
 
 class Overflowing(Counting):
-    """Turns into NaN after a while."""
+    """Returns NaN after three steps."""
 
     def forward(self, images: Tensor) -> Tensor:
         z = super().forward(images)
@@ -65,7 +65,7 @@ class Overflowing(Counting):
 
 
 class Mortal(Counting):
-    """Kills its process in the third of its epochs of 10 steps; one process only, the first."""
+    """Kills its process in step 25, unless another process was killed before."""
 
     def forward(self, images: Tensor) -> Tensor:
         z = super().forward(images)
@@ -79,7 +79,7 @@ class Mortal(Counting):
 
 
 def make_loud(num_classes: int) -> nn.Module:
-    """Prints, as people's networks do."""
+    """Prints a line."""
     print("building a network")
     return make_tiny(num_classes)
 

@@ -81,7 +81,10 @@ def test_jobs_side_by_side_give_the_same_numbers(tmp_path, capsys):
         (["--epochs", "0"], "schedule.epochs must be positive"),
         (["--lam", "-1"], "--lam takes positive numbers"),
         (["--jobs", "0"], "--jobs takes a positive number"),
-        (["--device", "tpu"], "run.device is 'tpu'; here there are auto, cpu"),
+        (
+            ["--device", "tpu"],
+            "run.device is 'tpu', which this machine does not have; it has auto, cpu",
+        ),
         (["optimizer.lrr=3"], "did you mean 'lr'"),
         (["optimizer.lr=fast"], "lr takes a number; got 'fast'"),
         (["--batch-size", "999", "data.drop_last=true"], "do not fill one batch of 999"),

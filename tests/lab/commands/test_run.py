@@ -128,7 +128,7 @@ def test_a_folder_that_changes_between_two_attempts_is_refused(tmp_path):
     file = root / "train" / "a" / "003.png"
     kept = file.read_bytes()
     file.write_bytes(kept + b"more")
-    with pytest.raises(DataError, match="is not the data set that this run began with"):
+    with pytest.raises(DataError, match="is not the data set that this run started with"):
         train(recipe, tmp_path / "runs", lambda event: None)
     file.write_bytes(kept)
     resumed = train(recipe, tmp_path / "runs", lambda event: None)

@@ -1,4 +1,4 @@
-"""Ray as the engine: a killed worker's run goes on, none is done twice, records come together."""
+"""Ray: a killed worker's run is resumed, no run is done twice, records are collected."""
 
 import importlib.util
 import re
@@ -44,7 +44,7 @@ def refuse(cluster: Cluster) -> None:
 
 
 @needs_ray
-def test_a_killed_workers_run_is_taken_up_again_and_all_runs_are_done_once(tmp_path, monkeypatch):
+def test_a_killed_workers_run_is_resumed_and_all_runs_are_done_once(tmp_path, monkeypatch):
     file, out = tmp_path / "two.toml", tmp_path / "out"
     file.write_text(EXPERIMENT)
     command = ["run", str(file), "--on", "ray", "--jobs", "2", "--out", str(out)]
@@ -55,9 +55,9 @@ def test_a_killed_workers_run_is_taken_up_again_and_all_runs_are_done_once(tmp_p
     assert process.returncode == 0, said
     lines = said.splitlines()
     assert "4 runs complete, 0 diverged, 0 failed" in printed
-    begun = [match[1] for line in lines if (match := re.match(r"(.*): on .*, process", line))]
-    [killed] = [name for name, times in Counter(begun).items() if times == 2]
-    assert sorted(begun) == sorted([*set(begun), killed])  # that one twice, the others once
+    started = [match[1] for line in lines if (match := re.match(r"(.*): on .*, process", line))]
+    [killed] = [name for name, times in Counter(started).items() if times == 2]
+    assert sorted(started) == sorted([*set(started), killed])  # that one twice, the others once
     assert any(line.startswith(f"{killed}: resumed in epoch 3") for line in lines)
     records = find_records(out)
     assert sorted((r["arm"], r["seed"], r["sessions"]) for r in records) == sorted(
@@ -84,8 +84,8 @@ class Post:
         self.box.put(name, line)
 
 
-def test_a_run_that_a_signal_stopped_is_given_out_again(tmp_path, monkeypatch):
-    """Ray does so where the process dies, and not where the task raises."""
+def test_a_run_that_a_signal_stopped_is_submitted_again(tmp_path, monkeypatch):
+    """Ray restarts a task whose process dies, not one that raises."""
 
     def interrupt(*rest):
         raise RunInterrupted(15)
@@ -100,7 +100,7 @@ def test_a_run_that_a_signal_stopped_is_given_out_again(tmp_path, monkeypatch):
         do_task(run, tmp_path, Post())
 
 
-def test_files_of_a_machine_with_a_disk_of_its_own_are_brought_together(tmp_path, monkeypatch):
+def test_files_of_a_machine_with_another_disk_are_copied_here(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     run, post = PlannedRun(make_quick(schedule__epochs=1), tmp_path / "here", "m"), Post()
     delivery = do_task(run, tmp_path / "not-there", post)
@@ -115,7 +115,7 @@ def test_files_of_a_machine_with_a_disk_of_its_own_are_brought_together(tmp_path
     assert post.box.take() == []
 
 
-def test_a_failure_elsewhere_is_told_and_written_here(tmp_path, monkeypatch):
+def test_a_failure_on_another_machine_is_written_here(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     broken = make_quick(model__name="small_models:make_broken")
     run = PlannedRun(broken, tmp_path / "here")
@@ -141,6 +141,6 @@ def test_without_ray_the_extra_is_named(monkeypatch, capsys, tmp_path):
         Cluster()
 
 
-def test_jobs_are_the_clusters_own_matter():
+def test_jobs_cannot_be_set_for_a_running_cluster():
     with pytest.raises(TrActValueError, match="only 1 with a running cluster"):
         Cluster("10.0.0.1:6379", jobs=2)

@@ -20,7 +20,7 @@ from trainact.lab.running.runner import cache_data, run_all
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Do the quick recipe with other fields in a process of its own; return how it ended."""
+    """Do the quick recipe, with changes, in a new process; return the result."""
     path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path)
 
@@ -32,7 +32,7 @@ def run(tmp_path, monkeypatch):
     return do
 
 
-def test_what_a_network_prints_does_not_get_among_the_news(run):
+def test_what_a_network_prints_is_not_read_as_an_event(run):
     result = run(model__name="small_models:make_loud")
     assert result.failure is None
     assert len(result.record["epochs"]) == 3
@@ -51,17 +51,17 @@ def pretend(tmp_path, monkeypatch):
     return replace_python
 
 
-def test_a_process_that_dies_in_the_middle_of_a_line_is_a_failure_of_its_run(run, pretend):
+def test_a_process_that_dies_while_writing_a_line_is_a_failure(run, pretend):
     pretend("""printf '{"kind": "no'; echo killed by hand >&2; exit 9""")
     assert run().failure == "its process ended with code 9: killed by hand"
 
 
-def test_what_is_no_text_does_no_harm(run, pretend):
+def test_output_that_is_not_utf8_is_replaced(run, pretend):
     pretend(r"printf 'caf\351 \377\n' >&2; exit 1")
     assert run().failure == "its process ended with code 1: caf\ufffd \ufffd"
 
 
-def test_processes_share_the_threads_that_this_one_would_take(run, pretend, monkeypatch):
+def test_processes_share_the_threads(run, pretend, monkeypatch):
     pretend("echo $OMP_NUM_THREADS threads >&2; exit 1")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     assert run().failure == "its process ended with code 1: 3 threads"
@@ -106,10 +106,10 @@ def test_messages_about_the_data_are_shown_once_with_a_name(tmp_path, monkeypatc
     assert sum("a fifth" in line for line in lines) == 1
 
 
-def test_a_rank_that_no_launcher_gave_is_none(monkeypatch):
+def test_a_rank_without_a_world_size_is_ignored(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     assert is_first_rank()
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert not is_first_rank()
     monkeypatch.delenv("RANK")
-    assert is_first_rank()  # starting the machine tells what is missing
+    assert is_first_rank()  # start_machine says what is missing

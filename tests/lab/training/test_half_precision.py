@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def scaled(monkeypatch):
-    """Give runs what Accelerate gives them on a GPU with fp16; return the scalers in use."""
+    """Set runs up as Accelerate does on a GPU with fp16; return their gradient scalers."""
     scalers = []
 
     def start(fields, folder):
@@ -49,7 +49,7 @@ def list_losses(record):
 
 
 def overflow_in(monkeypatch, steps):
-    """Let the loss be infinite in some of all steps."""
+    """Make the loss infinite in the given steps."""
     measure, done = Session.measure, [0]
 
     def measure_too_much(session, part):

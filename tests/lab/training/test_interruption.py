@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the run is saved, goes on later, and ends with the same numbers."""
+"""Ctrl-C and SIGTERM: the run is saved, can be resumed, and ends with the same numbers."""
 
 import os
 import signal
@@ -46,13 +46,13 @@ def ignore(event):
 def interrupt(
     number: int, *command: str, runs: int = 1, alone: bool = False
 ) -> "subprocess.CompletedProcess[str]":
-    """Start a command, send it and all its processes a signal when so many runs are under way."""
+    """Start a command and signal all its processes when ``runs`` runs have done an epoch."""
     process = start(*command, start_new_session=True)
     assert process.stderr is not None
     lines = []
     for line in process.stderr:
         lines.append(line)
-        if sum("epoch 1/" in told for told in lines) == runs:
+        if sum("epoch 1/" in line for line in lines) == runs:
             time.sleep(0.3)  # into the next one, where workers read images
             (os.kill if alone else os.killpg)(process.pid, number)
             break
@@ -66,14 +66,14 @@ def interrupt(
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(("number", "code"), CODES)
-def test_the_same_command_goes_on_where_it_was_stopped(tmp_path, number, code):
+def test_the_same_command_resumes_the_run(tmp_path, number, code):
     recipe = read_by_workers(make_quick(**LONG), write_folder(tmp_path / "set", IMAGES))
     write_recipe(recipe, tmp_path / "recipe.toml")
     command = ["run", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "parts")]
     done = interrupt(number, "trainact.lab", *command)
     assert done.returncode == code, done.stderr
-    told = f"{STOPPING}; a second Ctrl-C stops at once"
-    assert done.stderr.count(told) == 1
+    message = f"{STOPPING}; a second Ctrl-C stops at once"
+    assert done.stderr.count(message) == 1
     assert "interrupted; the same command goes on where it stopped" in done.stderr
     assert "Traceback" not in done.stderr
     whole = train(recipe, tmp_path / "whole", ignore)
@@ -118,7 +118,7 @@ def press_at(kind: str, epoch: int, times: int = 1):
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_it_may_come_at_the_end_of_an_epoch_before_its_test(tmp_path, monkeypatch):
+def test_a_signal_between_an_epoch_and_its_evaluation_loses_nothing(tmp_path, monkeypatch):
     recipe = make_quick(model__name="small_models:make_noisy", run__checkpoint_seconds=1e9)
     whole = train(recipe, tmp_path / "whole", ignore)
     monkeypatch.setattr(train_module, "REPORT_EVERY", 10)  # the steps of an epoch
@@ -131,7 +131,7 @@ def test_it_may_come_at_the_end_of_an_epoch_before_its_test(tmp_path, monkeypatc
     assert without_times(resumed) == without_times(whole)
 
 
-def test_what_the_signal_broke_is_no_failure_of_the_run(tmp_path, monkeypatch):
+def test_an_error_that_the_signal_caused_is_no_failure(tmp_path, monkeypatch):
     def break_down(session):
         os.kill(os.getpid(), signal.SIGTERM)
         raise RuntimeError("a worker was killed")
@@ -141,32 +141,32 @@ def test_what_the_signal_broke_is_no_failure_of_the_run(tmp_path, monkeypatch):
         train(make_quick(), tmp_path, ignore)
 
 
-def test_a_signal_without_anyone_to_tell_is_heeded(tmp_path, monkeypatch):
+def test_a_signal_stops_the_run_without_a_standard_error(tmp_path, monkeypatch):
     monkeypatch.setattr(interruption, "STDERR", 999)
     with pytest.raises(RunInterrupted):
         train(make_quick(), tmp_path, press_at("epoch", 1))
     assert list(tmp_path.rglob("checkpoint-*"))
 
 
-def test_a_second_time_stops_at_once(tmp_path):
+def test_a_second_ctrl_c_stops_at_once(tmp_path):
     with pytest.raises(KeyboardInterrupt) as caught:
         train(make_quick(run__checkpoint_seconds=1e9), tmp_path, press_at("epoch", 1, times=2))
     assert not isinstance(caught.value, RunInterrupted)
     assert not list(tmp_path.rglob("checkpoint-*"))
 
 
-def test_a_run_that_ends_meanwhile_has_its_record_and_the_next_does_not_begin(tmp_path):
-    recipe, told = make_quick(), []
+def test_a_run_that_ends_first_writes_its_record_and_the_next_does_not_start(tmp_path):
+    recipe, kinds = make_quick(), []
     folder = RunFolder(tmp_path, recipe).path
     write_failure(folder, "of yesterday")
 
     def press(event):
         press_at("epoch", 3)(event)
-        told.append(event.kind)
+        kinds.append(event.kind)
 
     with pytest.raises(RunInterrupted):
         train(recipe, tmp_path, press)
-    assert told[-1] == "end"
+    assert kinds[-1] == "end"
     assert (folder / "record.json").exists()
     assert not (folder / "failure.json").exists()
 
@@ -189,7 +189,7 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path):
         signal.signal(signal.SIGINT, before)
 
 
-def test_signals_are_their_own_again_after_a_run(tmp_path):
+def test_signal_handlers_are_restored_after_a_run(tmp_path):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     train(make_quick(schedule__epochs=1), tmp_path, ignore)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -53,7 +53,7 @@ def read(folder: Path, recipe) -> dict:
 
 
 @pytest.mark.parametrize("name", list(SAME))
-def test_two_ranks_agree_with_one_where_nothing_looks_at_the_rank(folder, tmp_path, name):
+def test_two_ranks_agree_with_one(folder, tmp_path, name):
     recipe = make_quick(**SAME[name], run__arm=name)
     one, two = train(recipe, tmp_path, lambda event: None), read(folder, recipe)
     assert (one["environment"]["ranks"], two["environment"]["ranks"]) == (1, 2)
@@ -80,7 +80,7 @@ def test_with_batch_norm_and_dropout_the_global_batch_and_the_steps_agree(folder
     assert two["status"] == "complete"
 
 
-def test_a_branch_that_one_rank_leaves_out_is_trained_by_the_other(folder, tmp_path):
+def test_a_branch_that_one_rank_skips_is_trained_by_the_other(folder, tmp_path):
     recipe = make_quick(**SKIPPING, run__arm="skipping")
     record = read(folder, recipe)
     assert record["status"] == "complete"

@@ -1,4 +1,4 @@
-"""Data and weights that changed since a run began, or since it ended, are noticed."""
+"""Data and weights that have changed since a run started are refused."""
 
 import shutil
 
@@ -74,7 +74,7 @@ def test_data_that_changed_since_the_run_ended_are_refused(recipe, tmp_path, job
 
 
 def test_the_place_of_the_data_does_not_matter(tmp_path):
-    """``data.folder`` is no part of what a run is; what lies there is."""
+    """The content of ``data.folder`` is part of a run, the path is not."""
     counts = {"train/a": 8, "train/b": 8, "val/a": 4}
     for name, more in (("here", 0), ("there", 0), ("elsewhere", 2)):
         write_folder(tmp_path / name, counts | {"train/b": 8 + more})

@@ -1,4 +1,4 @@
-"""Images that stream are cut and augmented reproducibly, whoever reads them."""
+"""Streamed images are cropped and augmented reproducibly, with and without workers."""
 
 import json
 import pickle
@@ -99,7 +99,7 @@ def test_a_new_process_reads_the_same_images(tmp_path: Path, crop: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_no_global_generator_is_moved(workers: int) -> None:
+def test_global_generators_are_not_used(workers: int) -> None:
     dataset = make_dataset(crop="resized", rotation=10.0)
     before, python = capture_states(), random.getstate()
     read_all(dataset, workers)
@@ -126,7 +126,7 @@ def test_seed_epoch_and_position_each_change_the_images(crop: str) -> None:
     assert all(not torch.equal(other, usual) for other in others)
 
 
-def test_what_is_left_of_an_epoch_is_read_as_in_the_whole() -> None:
+def test_the_rest_of_an_epoch_is_the_same_as_in_the_whole_epoch() -> None:
     dataset, batches = make_dataset(crop="resized"), make_batches()
     whole = list(make_loader(dataset, batches, 0))
     rest = list(make_loader(dataset, batches[2:], 0))
@@ -136,14 +136,14 @@ def test_what_is_left_of_an_epoch_is_read_as_in_the_whole() -> None:
         assert torch.equal(labels, same)
 
 
-def test_a_loader_can_be_read_twice_and_given_up_half_way() -> None:
+def test_a_loader_can_be_read_twice_and_abandoned() -> None:
     loader = make_loader(make_dataset(), make_batches(), 2)
     first = next(iter(loader))[0]
     assert torch.equal(next(iter(loader))[0], first)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_damaged_image_is_reported_in_its_own_words(workers: int) -> None:
+def test_a_damaged_image_is_reported_with_its_message(workers: int) -> None:
     images = ImageStream(make_picture, (0, 1, 2, 99, 4, 5), torch.zeros(6).long())
     dataset = StreamDataset(images, DataFields(), SIZE, True, 0)
     loader = make_loader(dataset, [[(0, i, i), (0, i + 1, i + 1)] for i in (0, 2, 4)], workers)
@@ -156,7 +156,7 @@ def test_a_damaged_image_is_reported_in_its_own_words(workers: int) -> None:
         dataset[0, 3, 3]
 
 
-def test_test_images_do_not_depend_on_where_they_stand() -> None:
+def test_test_images_do_not_depend_on_their_position() -> None:
     dataset = make_dataset(train=False, crop="resized")
     assert torch.equal(dataset[0, 0, 5][0], dataset[3, 9, 5][0])
 
@@ -183,7 +183,7 @@ def test_resized_crops_are_torchvisions() -> None:
         assert torch.equal(dataset[1, i, i][0], picture_to_tensor(twin(make_picture(i))))
 
 
-def test_padded_crops_lie_anywhere_in_the_padded_image() -> None:
+def test_padded_crops_are_anywhere_in_the_padded_image() -> None:
     """The third picture has the right size already, so offsets can be read from its ramps."""
     dataset = make_dataset(crop="pad", crop_padding=2, flip=False)
     padded = torch.nn.functional.pad(picture_to_tensor(make_picture(2)), (2, 2, 2, 2))

@@ -28,7 +28,7 @@ from trainact.lab.training.train import train
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_a_run_learns_and_its_record_tells_all(tmp_path):
+def test_a_run_learns_and_its_record_is_complete(tmp_path):
     recipe = make_quick(schedule__epochs=6)
     record = train(recipe, tmp_path, ignore)
     folder = RunFolder(tmp_path, recipe)
@@ -129,7 +129,7 @@ def test_the_saved_recipe_runs_again_from_its_file(tmp_path):
     assert without_times(train(saved, tmp_path / "b", ignore)) == without_times(record)
 
 
-def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_serves(tmp_path, monkeypatch):
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(tmp_path, monkeypatch):
     monkeypatch.setattr(train_module, "REPORT_EVERY", 4)
     recipe = make_quick()
     whole = train(recipe, tmp_path / "whole", ignore)
@@ -173,7 +173,7 @@ def test_a_damaged_record_is_set_aside_and_the_run_done_again(tmp_path, damage):
     assert without_times(again) == without_times(record)
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_is_recorded(tmp_path):
+def test_a_loss_that_is_nan_ends_the_run_and_is_recorded(tmp_path):
     recipe = make_quick(model__name="small_models:Overflowing")
     record = train(recipe, tmp_path, ignore)
     assert record["status"] == "diverged"
@@ -246,9 +246,9 @@ def test_killed_at_random_moments_the_command_ends_with_the_same_numbers(tmp_pat
     for _ in range(3):
         process = start("trainact.lab.running.runner", str(file), str(tmp_path / "parts"))
         assert process.stdout is not None
-        news = (line for line in process.stdout if '"step"' in line or '"epoch"' in line)
-        for _ in range(draw.randint(1, 9)):  # of 120 pieces of news
-            next(news, None)
+        events = (line for line in process.stdout if '"step"' in line or '"epoch"' in line)
+        for _ in range(draw.randint(1, 9)):  # of 120 events
+            next(events, None)
         time.sleep(draw.uniform(0, 0.02))
         process.kill()
         process.communicate()
@@ -259,7 +259,7 @@ def test_killed_at_random_moments_the_command_ends_with_the_same_numbers(tmp_pat
     assert without_times(resumed) == without_times(whole)
 
 
-def test_two_processes_told_to_do_the_same_run_share_it(tmp_path):
+def test_two_processes_do_the_same_run_once(tmp_path):
     recipe = make_quick(schedule__epochs=20)
     file = tmp_path / "recipe.toml"
     write_recipe(recipe, file)
@@ -280,14 +280,14 @@ def test_ranks_do_not_wait_for_a_run_that_another_process_does(tmp_path):
         pass
 
 
-def test_smoke_runs_live_elsewhere_and_say_so(tmp_path):
+def test_smoke_runs_have_another_folder_and_kind(tmp_path):
     smoke, full = make_quick(run__smoke=True), make_quick()
     assert train(smoke, tmp_path, ignore)["kind"] == "smoke"
     assert RunFolder(tmp_path, smoke).path.parent.name == "smoke"
     assert RunFolder(tmp_path, full).path.parent.name == "runs"
 
 
-def test_a_tensorboard_log_is_written_when_asked_for(tmp_path):
+def test_a_tensorboard_log_is_written(tmp_path):
     pytest.importorskip("tensorboard")
     recipe = make_quick(run__tracker="tensorboard", schedule__epochs=1)
     train(recipe, tmp_path, ignore)

@@ -42,17 +42,17 @@ class _Clock:
         self.total = sum(epochs for _, epochs in runs)
         self.epochs = dict(runs)
         self.done: dict[str, float] = {}
-        self.began: dict[str, float] = {}
+        self.first: dict[str, float] = {}
         self.started = time.monotonic()
 
     def update(self, name: str, event: Event) -> None:
         """Record how far a run is; epochs of an earlier process do not count as time spent."""
         if event.kind in ("step", "epoch"):
             at = event.epoch + event.part
-            self.began.setdefault(name, max(at - 1, 0) if event.kind == "epoch" else event.epoch)
+            self.first.setdefault(name, max(at - 1, 0) if event.kind == "epoch" else event.epoch)
             self.done[name] = at
         elif event.kind in ("end", "failed"):
-            self.began.setdefault(name, float(self.epochs[name]))
+            self.first.setdefault(name, float(self.epochs[name]))
             self.done[name] = float(self.epochs[name])
 
     @property
@@ -62,7 +62,7 @@ class _Clock:
 
     def format_time_left(self) -> str:
         """Return the estimated time left, or an empty string before there is an estimate."""
-        fresh = sum(at - self.began[name] for name, at in self.done.items())
+        fresh = sum(at - self.first[name] for name, at in self.done.items())
         left = self.total - sum(self.done.values())
         if fresh <= 0:
             return ""

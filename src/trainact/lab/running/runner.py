@@ -81,7 +81,7 @@ def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[Run
         if left and all(run.recipe.model == left[0].recipe.model for run in left):
             recipe = left[0].recipe
             data = load(recipe.data, note=_make_note(display, left[0]))
-            find_session(data).build(recipe, data)  # an error that all runs share is raised once
+            find_session(data).build(recipe, data)  # an error of all runs is raised once
         if jobs == 1:
             return [do_run(run, functools.partial(display.show, run.name), load) for run in runs]
         with take_term_as_interrupt(), concurrent.futures.ThreadPoolExecutor(jobs) as pool:
@@ -94,14 +94,14 @@ def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[Run
 
 
 def cache_data(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``load`` with a cache; threads wait for one that is being loaded."""
+    """Return ``load`` with a cache of the last data sets; one thread loads at a time."""
     lock = threading.Lock()
     cached: dict[DataFields, Any] = {}
 
     def load_once(fields: DataFields, note: Note) -> Any:
         with lock:
             data = cached.pop(fields) if fields in cached else load(fields, note=note)
-            cached[fields] = data  # the last one used is the last to be removed
+            cached[fields] = data  # moved to the end; the first is removed next
             while len(cached) > CACHED:
                 del cached[next(iter(cached))]
             return data
@@ -212,7 +212,7 @@ class _Children:
             last = lines[-1].strip() if lines else "it printed nothing"
             failure = f"its process ended with code {code}: {last}"
             if self.stopped or code in STOPPED:
-                failure = "stopped" + (", and saved" if code in SAVED else "")
+                failure = "stopped" + (" after it was saved" if code in SAVED else "")
                 self.display.show(run.name, Event("note", text=failure))
             else:
                 write_failure(run.folder.path, failure, "".join(lines))

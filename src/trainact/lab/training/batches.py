@@ -24,6 +24,7 @@ __all__ = ["Batches", "EvaluationBatches", "Place", "Share", "measure_standard"]
 
 EVALUATION_BATCH = 500
 MEASURED_IMAGES = 512
+"""Images of a stream whose mean and standard deviation stand for all."""
 
 
 class Share(NamedTuple):
@@ -135,7 +136,7 @@ class Batches:
         batches = self.order(epoch).split(self.fields.batch_size)[: self.steps]
         if self.stream is None:
             for step in range(start, self.steps):
-                yield self._take(epoch, step, batches[step]), len(batches[step])
+                yield self._augment_share(epoch, step, batches[step]), len(batches[step])
             return
         shares = []
         for step in range(start, self.steps):
@@ -147,7 +148,7 @@ class Batches:
             share = Share(self.normalise(pixels.to(self.place.device)), labels)
             yield self._mix(epoch, step, share), len(batches[step])
 
-    def _take(self, epoch: int, step: int, batch: Tensor) -> Share:
+    def _augment_share(self, epoch: int, step: int, batch: Tensor) -> Share:
         generator = make_generator(self.seed, "augment", epoch, step)
         draws = draw_augmentation(len(batch), self.fields, generator)
         mine = self._find_mine(len(batch))
@@ -197,8 +198,8 @@ class EvaluationBatches:
                 yield Share(self.normalise(pixels.to(device)), labels.to(device))
             return
         dataset = StreamDataset(self.images, self.fields, self.fields.image_size, False, 0)
-        places = [(0, i, i) for i in range(len(self.images))]
-        batches = [places[i : i + size // 4] for i in range(0, len(places), size // 4)]
+        positions = [(0, i, i) for i in range(len(self.images))]
+        batches = [positions[i : i + size // 4] for i in range(0, len(positions), size // 4)]
         for pixels, labels in make_loader(dataset, batches, self.fields.workers):
             yield Share(self.normalise(pixels.to(device)), labels.to(device))
 

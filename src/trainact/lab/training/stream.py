@@ -56,7 +56,7 @@ class StreamDataset(Dataset[tuple[Tensor, int]]):
         import_torchvision()  # before workers are forked
         self.images, self.fields, self.size = images, fields, image_size
         self.train, self.seed = train, seed
-        self.retouch = PilAugment(fields, image_size)
+        self.augment_pil = PilAugment(fields, image_size)
         policy = fields.policy if fields.policy == "autoaugment-cifar10" else "none"
         self.batch_fields = DataFields(
             crop="none", flip=fields.flip, rotation=fields.rotation, policy=policy
@@ -82,7 +82,7 @@ class StreamDataset(Dataset[tuple[Tensor, int]]):
             picture = _crop_padded(picture, self.size, self.fields, generator)
         else:
             picture = _crop_centre(picture, self.size, self.size, kind)
-        picture = self.retouch(picture, mix(self.seed, "retouch", *position))
+        picture = self.augment_pil(picture, mix(self.seed, "retouch", *position))
         draws = draw_augmentation(1, self.batch_fields, generator)
         return augment(picture_to_tensor(picture)[None], draws)[0].contiguous(), label
 

@@ -227,7 +227,7 @@ def test_a_finished_run_is_not_given_back_for_another_file_of_weights(voc, tmp_p
     assert list(record["model"]["weights"]["missing"]) == ["box_head"]
     assert train(recipe, tmp_path, ignore)["seconds"] == record["seconds"]
     safetensors.torch.save_file({k: v + 1 for k, v in make_weights().items()}, path)
-    with pytest.raises(TrActValueError, match="does not hold the weights that this run began"):
+    with pytest.raises(TrActValueError, match="does not hold the weights that this run started"):
         train(recipe, tmp_path, ignore)
     path.unlink()
     assert train(recipe, tmp_path, ignore)["seconds"] == record["seconds"]
@@ -334,7 +334,7 @@ def test_data_that_changed_since_the_run_began_is_refused(tmp_path, monkeypatch)
         train(recipe, tmp_path, stop_after([2]))
     file = root / "Annotations" / "000000.xml"
     file.write_text(file.read_text().replace("dog", "cat"))
-    with pytest.raises(DataError, match="voc2007 is not the data set that this run began with"):
+    with pytest.raises(DataError, match="voc2007 is not the data set that this run started with"):
         train(recipe, tmp_path, ignore)
 
 
@@ -346,7 +346,7 @@ def test_data_that_changed_since_the_run_began_is_refused(tmp_path, monkeypatch)
         ({"run__compile": True}, "run.compile must be False in detection; got True"),
         ({"optimizer__label_smoothing": 0.1}, "optimizer.label_smoothing must be 0.0"),
         ({"data__image_size": 0}, "data.image_size is 0: set it to the pixels of the short side"),
-        ({"data__mean": [], "data__std": []}, "detection takes data.mean and data.std"),
+        ({"data__mean": [], "data__std": []}, "detection needs data.mean and data.std"),
     ],
 )
 def test_a_recipe_that_detection_cannot_follow_is_refused(voc, tmp_path, changes, message):

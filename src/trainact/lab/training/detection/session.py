@@ -121,9 +121,8 @@ def evaluate_detector(
     network.eval()
     ranks, rank = accelerator.num_processes, accelerator.process_index
     mine = torch.arange(len(images)).tensor_split(ranks)[rank].tolist()
-    places = [(0, i, i) for i in mine]
-    step = TEST_BATCH
-    batches = [places[i : i + step] for i in range(0, len(places), step)]
+    positions = [(0, i, i) for i in mine]
+    batches = [positions[i : i + TEST_BATCH] for i in range(0, len(positions), TEST_BATCH)]
     found: list[Detections] = []
     scenes = SceneDataset(images, train=False, flip=False, seed=0)
     with accelerator.autocast():
@@ -151,7 +150,7 @@ def _check(recipe: Recipe) -> None:
             raise TrActValueError(f"{dotted} must be {known!r} in detection; got {value!r}.")
     if recipe.data.image_size < 1:
         raise TrActValueError(
-            f"data.image_size is {recipe.data.image_size}; set it to the pixels of the short side."
+            f"data.image_size is {recipe.data.image_size}: set it to the pixels of the short side."
         )
     if len(recipe.data.mean) != 3:
         raise TrActValueError(
