@@ -1,4 +1,4 @@
-"""Records of training runs that never happened, for tests of what is made from records."""
+"""Made-up records of training runs, for tests of everything that is computed from records."""
 
 import hashlib
 import math
@@ -38,8 +38,14 @@ def make_record(arm, budget, seed, accuracies, *, seconds=3.0, **changes):
         "budget": budget,
         "seed": seed,
         "recipe": {
-            "tract": {"enabled": arm.startswith("tract"), "lam": 0.1},
-            "optimizer": {"lr": 0.08, "first_layer_lr": 10.0 if arm == "lr-10" else 1.0},
+            "tract": {
+                "enabled": arm.startswith("tract"),
+                "lam": float(arm[6:]) if arm.startswith("tract-") else 0.1,
+            },
+            "optimizer": {
+                "lr": 0.08,
+                "first_layer_lr": float(arm[3:]) if arm.startswith("lr-") else 1.0,
+            },
             "schedule": {"epochs": budget},
             "run": {"seed": seed},
         },
@@ -91,7 +97,7 @@ def make_record(arm, budget, seed, accuracies, *, seconds=3.0, **changes):
 
 
 def diverge(record, epochs=1):
-    """Return the record as it would be had the run diverged after some epochs."""
+    """Return the record of the run if it had diverged after some epochs."""
     return record | {
         "status": "diverged",
         "epochs": record["epochs"][:epochs],
@@ -100,7 +106,7 @@ def diverge(record, epochs=1):
 
 
 def judge_by_precision(record, values):
-    """Return the record as one of a run that is judged by its mean average precision."""
+    """Return the record of the run if its metric were mean average precision."""
     epochs = [row | {"map": value} for row, value in zip(record["epochs"], values, strict=True)]
     for row in epochs:
         del row["test_correct"]

@@ -193,7 +193,7 @@ def test_what_is_not_printed_is_none(key):
         ),
         (lambda: find_printed("cifar10-vit", None, "plain", 200, "top-1"), "'top1'"),
         (lambda: paper.find_places("cifar10-vits"), "'cifar10-vit'"),
-        (lambda: paper.read_settings("cifar10-vits"), "'cifar10-vit'"),
+        (lambda: paper.read_hyperparameters("cifar10-vits"), "'cifar10-vit'"),
         (lambda: read_claim("time-vit"), "'time-vit-s'"),
         (lambda: check_claims({}, ["cifar100-better"]), "'cifar100-better-"),
         (lambda: parse_cell("69.45%"), "'69.45 ± 0.30'"),
@@ -224,8 +224,8 @@ def test_every_recipe_of_the_paper_has_its_place():
 
 def test_printed_settings_name_fields_that_recipes_have():
     base = make_recipe({})
-    for recipe in paper.list_settings():
-        settings = paper.read_settings(recipe)
+    for recipe in paper.list_hyperparameters():
+        settings = paper.read_hyperparameters(recipe)
         assert settings.section
         for fields in (settings.fields, *settings.at.values()):
             for field, numbers in fields.items():
@@ -236,16 +236,18 @@ def test_printed_settings_name_fields_that_recipes_have():
 
 def test_rates_that_were_chosen_are_of_their_grid():
     for recipe in ("cifar10-resnet18-adam", "cifar10-vit", "imagenet-resnet50"):
-        settings = paper.read_settings(recipe)
+        settings = paper.read_hyperparameters(recipe)
         assert set(settings.at) == set(settings.fields["schedule.epochs"])
         for fields in settings.at.values():
             assert set(fields["optimizer.lr"]) <= set(settings.grid)
-    assert paper.read_settings("cifar10-vit").at[200]["optimizer.lr"] == (10**-3.2,)
+    assert paper.read_hyperparameters("cifar10-vit").at[200]["optimizer.lr"] == (10**-3.2,)
 
 
-@pytest.mark.parametrize("name", sorted(set(paper.list_settings()) & set(list_experiments())))
+@pytest.mark.parametrize(
+    "name", sorted(set(paper.list_hyperparameters()) & set(list_experiments()))
+)
 def test_the_recipes_of_the_lab_keep_to_what_is_printed(name):
-    settings, experiment = paper.read_settings(name), find_experiment(name)
+    settings, experiment = paper.read_hyperparameters(name), find_experiment(name)
     for recipe in experiment.plan():
         tables = recipe_to_dict(recipe)
         printed = settings.fields | settings.at.get(recipe.schedule.epochs, {})

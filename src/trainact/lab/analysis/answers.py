@@ -20,7 +20,7 @@ from trainact.lab.analysis.pairs import (
 )
 from trainact.lab.analysis.runs import FinishedRun, read_runs
 from trainact.lab.analysis.speedups import SpeedUp, find_speed_ups
-from trainact.lab.recipes.arms import BASELINE, name_arm, order_arms
+from trainact.lab.recipes.arms import BASELINE, name_arm
 from trainact.lab.records.record import Record
 from trainact.lab.statistics import compute_std
 from trainact.lab.text import count_epochs
@@ -59,7 +59,7 @@ class Answers:
     @property
     def arms(self) -> list[str]:
         """Return the arms in order."""
-        return order_arms(run.arm for run in self.runs)
+        return list(dict.fromkeys(run.arm for run in self.runs))
 
     @property
     def budgets(self) -> list[int]:

@@ -3,7 +3,6 @@
 Records that cannot be compared with each other are refused here, before any statistic.
 """
 
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 from trainact.errors import TrActValueError
 from trainact.lab.metric import read_metric, read_percent
-from trainact.lab.recipes.arms import BASELINE, order_arms
+from trainact.lab.recipes.arms import BASELINE, Arm, arm_of_recipe
 from trainact.lab.recipes.recipe import FIELDS_WITHOUT_EFFECT
 from trainact.lab.records.record import FORMAT, Record
 from trainact.lab.text import count_epochs
@@ -113,15 +112,13 @@ def read_runs(records: Sequence[Record]) -> tuple[FinishedRun, ...]:
             f"runs with the metrics {' and '.join(metrics)} cannot be compared; give records of "
             "one experiment."
         )
-    for key, times in Counter((o.arm, o.budget, o.seed) for o in runs).items():
+    for label, times in Counter(run.label for run in runs).items():
         if times > 1:
-            raise TrActValueError(
-                f"{times} records are of {key[0]}, {count_epochs(key[1])}, seed {key[2]}; give one."
-            )
+            raise TrActValueError(f"{times} records are of {label}; give one.")
     _check_recipes(records)
     _check_arms(records)
-    arms = order_arms(run.arm for run in runs)
-    return tuple(sorted(runs, key=lambda o: (arms.index(o.arm), o.budget, o.seed)))
+    arms = {record["arm"]: _read_arm(record).sort_key for record in reversed(records)}
+    return tuple(sorted(runs, key=lambda run: (arms[run.arm], run.budget, run.seed)))
 
 
 def check_pair(one: FinishedRun, other: FinishedRun) -> None:
@@ -172,10 +169,9 @@ def _check_recipes(records: Sequence[Record]) -> None:
 
 def _check_arms(records: Sequence[Record]) -> None:
     """Check that the standard arms differ from plain only in ``ARM_FIELDS``."""
-    usual = re.compile(rf"{BASELINE}|tract|tract-.*|lr-.*")
     plain = {record["budget"]: record for record in records if record["arm"] == BASELINE}
     for record in records:
-        if record["budget"] not in plain or not usual.fullmatch(record["arm"]):
+        if record["budget"] not in plain or _read_arm(record).kind == "other":
             continue
         found = list_differences(record, plain[record["budget"]])
         differing = [d.describe(BASELINE) for d in found if not d.is_in(ARM_FIELDS)]
@@ -185,6 +181,10 @@ def _check_arms(records: Sequence[Record]) -> None:
                 f"{count_epochs(record['budget'])}, so their difference is not an effect of TrAct. "
                 f"{record['arm']} has {', '.join(differing)}. Train both with the same recipe."
             )
+
+
+def _read_arm(record: Record) -> Arm:
+    return arm_of_recipe(record["arm"], record["recipe"])
 
 
 def _flatten(tables: Mapping[str, Any], place: str = "") -> dict[str, Any]:

@@ -1,10 +1,15 @@
-"""Every number that the paper prints, as data with its place.
+"""All numbers that the paper prints, as data with their places.
 
 TrAct: Making First-layer Pre-Activations Trainable (Petersen, Borgelt, Ermon, NeurIPS 2024). The
-TOML files beside this module hold the tables and the numbers of the text, each as printed; titles
-and notes are ours. What the paper shows as curves has no number here, only its place.
+TOML files hold the tables and the numbers of the text as printed; titles and notes are ours. Curves
+in figures have no numbers here, only their places.
 """
 
+from trainact.lab.paper.hyperparameters import (
+    Hyperparameters,
+    list_hyperparameters,
+    read_hyperparameters,
+)
 from trainact.lab.paper.lookup import (
     find_places,
     find_printed,
@@ -12,16 +17,16 @@ from trainact.lab.paper.lookup import (
     list_recipes,
     printed_values,
 )
-from trainact.lab.paper.settings import PrintedSettings, list_settings, read_settings
 from trainact.lab.paper.tables import (
     PrintedFigure,
     PrintedRow,
     PrintedTable,
+    PrintedTime,
     list_tables,
     read_figures,
     read_table,
+    read_times,
 )
-from trainact.lab.paper.times import PrintedTime, read_times
 from trainact.lab.paper.values import METRICS, Key, PrintedValue
 
 __all__ = [
@@ -44,8 +49,8 @@ __all__ = [
     # times
     "PrintedTime",
     "read_times",
-    # settings
-    "PrintedSettings",
-    "list_settings",
-    "read_settings",
+    # hyperparameters
+    "Hyperparameters",
+    "list_hyperparameters",
+    "read_hyperparameters",
 ]

@@ -1,4 +1,4 @@
-"""The paper's tables, and the figures that show results without printing them."""
+"""The paper's tables, the figures without printed numbers, and the training times of its text."""
 
 import tomllib
 from collections.abc import Mapping
@@ -10,15 +10,17 @@ from typing import Any
 
 from trainact.errors import TrActValueError
 from trainact.lab.paper.values import UNSTATED_BUDGET, Key, PrintedValue, parse_cell
-from trainact.lab.schema import name_nearest
+from trainact.lab.text import describe_unknown
 
 __all__ = [
     "PrintedFigure",
     "PrintedRow",
     "PrintedTable",
+    "PrintedTime",
     "list_tables",
     "read_figures",
     "read_table",
+    "read_times",
     "read_toml_resource",
 ]
 
@@ -31,11 +33,12 @@ TABLES = (
     "detection",
     "runtime",
 )
+SECONDS = {"seconds": 1, "minutes": 60}
 
 
 @dataclass(frozen=True)
 class PrintedRow:
-    """One row: what it is called there, and its numbers by key; empty cells are left out."""
+    """A row of a table: its name in the paper, and its numbers by key, without empty cells."""
 
     name: str
     values: tuple[tuple[Key, PrintedValue], ...]
@@ -43,29 +46,17 @@ class PrintedRow:
 
 @dataclass(frozen=True)
 class PrintedTable:
-    """A table of the paper, or numbers of its text that belong together.
+    """A table of the paper, or related numbers of its text."""
 
-    Attributes:
-        key: its name here.
-        title: what it shows.
-        numbers: of the table, or of several that print the same; empty for numbers of the text.
-        place: numbers, labels in the LaTeX source, and section.
-        seeds: runs that a number is the mean of; None where that is not stated.
-        unit: of its numbers.
-        note: what a reader must know besides.
-        rows: in their order.
-        aliases: recipes whose printed numbers are those of another one at some budget.
-    """
-
-    key: str
+    key: str  # our name
     title: str
-    numbers: tuple[int, ...]
-    place: str
-    seeds: int | None
+    numbers: tuple[int, ...]  # several if they print the same; empty for numbers of the text
+    place: str  # numbers, labels in the LaTeX source, and section
+    seeds: int | None  # runs in a mean; None if not stated
     unit: str
     note: str
     rows: tuple[PrintedRow, ...]
-    aliases: Mapping[str, tuple[str, int]]
+    aliases: Mapping[str, tuple[str, int]]  # recipe -> recipe and budget whose numbers it shares
 
     @property
     def values(self) -> dict[Key, PrintedValue]:
@@ -74,7 +65,7 @@ class PrintedTable:
 
     @property
     def recipes(self) -> set[str]:
-        """Return the recipes whose results it prints."""
+        """Return the recipes with results in this table."""
         return {key.recipe for key in self.values} | set(self.aliases)
 
 
@@ -88,12 +79,29 @@ class PrintedFigure:
     section: str
     recipes: tuple[str, ...]
     budgets: tuple[int, ...]
-    seeds: int | None  # None where that is not stated
+    seeds: int | None  # None if not stated
 
     @property
     def place(self) -> str:
         """Return number, label and section."""
         return f"{self.number} ({self.label}), Section {self.section}"
+
+
+@dataclass(frozen=True)
+class PrintedTime:
+    """The training time of one run, as the text gives it."""
+
+    recipe: str
+    arm: str  # plain or tract
+    budget: int  # epochs
+    hours: float  # wall-clock
+    gpus: int
+    gpu: str  # model
+
+    @property
+    def gpu_hours(self) -> float:
+        """Return the hours of all GPUs together."""
+        return self.hours * self.gpus
 
 
 def list_tables() -> list[str]:
@@ -113,13 +121,14 @@ def read_table(key: str) -> PrintedTable:
     PrintedValue(mean=0.671, deviation=0.004, decimals=3)
 
     Raises:
-        TrActValueError: there is no such table; the nearest keys are named.
+        TrActValueError: there is no such table; the message names the most similar keys.
     """
     if key not in TABLES:
-        raise TrActValueError(name_nearest(key, TABLES, "table of the paper"))
+        raise TrActValueError(describe_unknown(key, TABLES, "table of the paper"))
     content = read_toml_resource(key)
     numbers, labels = content.get("numbers", []), content.get("labels", [])
     places = [f"Table {n} ({label})" for n, label in zip(numbers, labels, strict=True)] or ["text"]
+    aliases = content.get("aliases", {})
     return PrintedTable(
         key=key,
         title=content["title"],
@@ -130,10 +139,7 @@ def read_table(key: str) -> PrintedTable:
         note=content.get("note", ""),
         rows=tuple(_read_row(row, content, key) for row in content["rows"]),
         aliases=MappingProxyType(
-            {
-                name: (named["recipe"], named["budget"])
-                for name, named in content.get("aliases", {}).items()
-            }
+            {name: (other["recipe"], other["budget"]) for name, other in aliases.items()}
         ),
     )
 
@@ -141,38 +147,53 @@ def read_table(key: str) -> PrintedTable:
 @cache
 def read_figures() -> tuple[PrintedFigure, ...]:
     """Return the figures that show results, in the order of the paper."""
+    rows = read_toml_resource("figures")["figures"]
+    lists = [{name: tuple(row[name]) for name in ("recipes", "budgets")} for row in rows]
     return tuple(
-        PrintedFigure(
-            number=figure["number"],
-            label=figure["label"],
-            title=figure["title"],
-            section=figure["section"],
-            recipes=tuple(figure["recipes"]),
-            budgets=tuple(figure["budgets"]),
-            seeds=figure.get("seeds"),
+        PrintedFigure(**{"seeds": None, **row, **tuples})
+        for row, tuples in zip(rows, lists, strict=True)
+    )
+
+
+@cache
+def read_times() -> tuple[PrintedTime, ...]:
+    """Return all training times, plain before TrAct.
+
+    >>> read_times()[2].gpu, round(read_times()[2].gpu_hours)
+    ('NVIDIA A40', 535)
+    """
+    rows = read_toml_resource("runtime")["rows"]
+    gpus = {row["recipe"]: (row["gpus"], row["gpu"]) for row in rows}
+    return tuple(
+        PrintedTime(
+            key.recipe,
+            key.arm,
+            key.budget,
+            value.mean * SECONDS[key.metric] / 3600,
+            *gpus[key.recipe],
         )
-        for figure in read_toml_resource("figures")["figures"]
+        for key, value in read_table("runtime").values.items()
     )
 
 
 def read_toml_resource(name: str) -> dict[str, Any]:
-    """Return the tables of a TOML file beside this module."""
+    """Return the content of a TOML file of this package."""
     file = resources.files("trainact.lab.paper") / f"{name}.toml"
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def _read_row(row: dict[str, Any], content: dict[str, Any], key: str) -> PrintedRow:
-    """Return a row; what names a number stands with the table, the row or the column."""
+    """Return a row; the table, the row and the column each give parts of a number's key."""
     columns = content["columns"]
     if len(row["cells"]) != len(columns):
         raise TrActValueError(
             f"the row {row['name']!r} of {key}.toml has {len(row['cells'])} cells for "
-            f"{len(columns)} columns."
+            f"{len(columns)} columns; give one cell for each column."
         )
-    named = []
+    values = []
     for cell, column in zip(row["cells"], columns, strict=True):
         value = parse_cell(cell)
         if value is not None:
             parts = {"network": None, "budget": UNSTATED_BUDGET, **content, **row, **column}
-            named.append((Key(*(parts[field] for field in Key._fields)), value))
-    return PrintedRow(row["name"], tuple(named))
+            values.append((Key(*(parts[field] for field in Key._fields)), value))
+    return PrintedRow(row["name"], tuple(values))

@@ -16,7 +16,6 @@ __all__ = [
     "Value",
     "Values",
     "parse_cell",
-    "parse_number",
 ]
 
 METRICS = {
@@ -117,13 +116,3 @@ def parse_cell(text: str) -> PrintedValue | None:
         f"{text!r} is not a cell of a table; cells are like '69.45', '69.45 ± 0.30', "
         "'75.90 (0.26)', '133:52' or empty."
     )
-
-
-def parse_number(text: str) -> float:
-    """Return a number, possibly printed as a power of ten.
-
-    >>> parse_number("0.08"), parse_number("10^-3")
-    (0.08, 0.001)
-    """
-    base, power, exponent = text.partition("^")
-    return float(base) ** float(exponent) if power else float(base)

@@ -1,0 +1,81 @@
+"""The hyperparameters that the paper prints, by the names of recipe fields."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from trainact.errors import TrActValueError
+from trainact.lab.paper.tables import read_toml_resource
+from trainact.lab.text import describe_unknown
+
+__all__ = ["Hyperparameters", "list_hyperparameters", "read_hyperparameters"]
+
+Numbers = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """The printed hyperparameters of one experiment."""
+
+    recipe: str  # or "method", for all experiments
+    section: str
+    fields: Mapping[str, Numbers]  # by dotted recipe field, all values used
+    at: Mapping[int, Mapping[str, Numbers]]  # by epochs, the fields that depend on them
+    grid: Numbers  # learning rates that plain's was chosen from
+    other: Mapping[str, Numbers]  # numbers that are not recipe fields
+
+
+def list_hyperparameters() -> list[str]:
+    """Return the recipes with printed hyperparameters, ``method`` first."""
+    return list(_read_file())
+
+
+def read_hyperparameters(recipe: str) -> Hyperparameters:
+    """Return the printed hyperparameters of a recipe.
+
+    >>> printed = read_hyperparameters("cifar10-vit")
+    >>> printed.fields["optimizer.label_smoothing"], printed.at[100]["optimizer.lr"]
+    ((0.1,), (0.001,))
+
+    Raises:
+        TrActValueError: the recipe has none; the message names the most similar recipes.
+    """
+    content = _read_file()
+    if recipe not in content:
+        kind = "recipe with printed hyperparameters"
+        raise TrActValueError(describe_unknown(recipe, content, kind))
+    table = content[recipe]
+    at = {int(budget): _read_numbers(row) for budget, row in table.get("at", {}).items()}
+    return Hyperparameters(
+        recipe=recipe,
+        section=table["section"],
+        fields=_read_numbers(table.get("fields", {})),
+        at=MappingProxyType(at),
+        grid=_read(table.get("grid", [])),
+        other=_read_numbers(table.get("other", {})),
+    )
+
+
+@cache
+def _read_file() -> dict[str, Any]:
+    return read_toml_resource("hyperparameters")
+
+
+def _read_numbers(table: Mapping[str, str | list[str]]) -> Mapping[str, Numbers]:
+    return MappingProxyType({name: _read(text) for name, text in table.items()})
+
+
+def _read(text: str | list[str]) -> Numbers:
+    return tuple(map(_parse_number, [text] if isinstance(text, str) else text))
+
+
+def _parse_number(text: str) -> float:
+    """Return a number, possibly printed as a power of ten.
+
+    >>> _parse_number("0.08"), _parse_number("10^-3")
+    (0.08, 0.001)
+    """
+    base, power, exponent = text.partition("^")
+    return float(base) ** float(exponent) if power else float(base)
