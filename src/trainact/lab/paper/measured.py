@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from trainact.lab.metric import MEAN_AVERAGE_PRECISION, read_metric
 from trainact.lab.paper.lookup import TABLE_OF_NETWORKS
 from trainact.lab.paper.values import Key
+from trainact.lab.recipes.experiment import name_network
 from trainact.lab.records.record import Record
 from trainact.lab.statistics import compute_std
 
@@ -41,7 +42,7 @@ def measure_values(
         if record["kind"] == "full":
             name = None
             if recipe == TABLE_OF_NETWORKS:
-                name = network or str(record["model"]["name"]).removeprefix("lab:")
+                name = network or name_network(record["model"]["name"])
             groups.setdefault((name, record["arm"], record["budget"]), []).append(record)
     values: dict[Key, MeasuredValue] = {}
     for (name, arm, budget), runs in groups.items():
