@@ -65,8 +65,9 @@ def test_a_slower_arm_has_a_speed_up_below_one():
 def test_what_the_smallest_budget_reaches_is_a_lower_bound():
     found = find_only_speed_up({10: [60], 40: [70]}, {10: [71], 40: [75]}, 40)
     assert found.reach == Reach("at least", 4.0)
-    assert "already at its smallest budget, 10 epochs: a speed-up of ≥ 4.00×" in describe_speed_up(
-        found
+    assert (
+        "already with its smallest budget, 10 epochs: a speed-up of ≥ 4.00×"
+        in describe_speed_up(found)
     )
 
 
