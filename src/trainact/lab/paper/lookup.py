@@ -84,7 +84,7 @@ def find_printed(
         network = None
     elif network not in (known := [*list_networks(), AVERAGE]):
         kind = f"network of the recipe {recipe}"
-        raise TrActValueError(describe_unknown(str(network), known, kind))
+        raise TrActValueError(describe_unknown(network or "", known, kind))
     values, aliases = _read_all()
     recipe, budget = aliases.get(recipe, (recipe, budget))
     with_lam = sorted({key.arm for key in values if key.arm.startswith(f"{UNSTATED_LAM}-")})
