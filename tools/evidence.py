@@ -11,7 +11,7 @@ from PIL import Image
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.studies import find_studies
 from trainact.lab.files import write_atomically
-from trainact.lab.recipes.arms import Arm, arm_of_recipe
+from trainact.lab.recipes.arms import Arm
 from trainact.lab.recipes.experiment import find_experiments
 from trainact.lab.records.results import list_record_files
 from trainact.lab.report.chapters import ChapterId, list_pictures
@@ -113,9 +113,8 @@ def list_stale_pictures(evidence: Evidence, folder: Path) -> list[str]:
 
 def _select_default_lam(page: ExperimentPage) -> list[OverviewRow]:
     """Return TrAct at the default λ, and first-layer learning rates at the same budget."""
-    arms = {r["arm"]: arm_of_recipe(r["arm"], r["recipe"]) for r in page.study.records}
     rows = [
-        (row, arms[row.difference.arm], row.difference.budget)
+        (row, row.difference.arm, row.difference.budget)
         for row in list_overview([page])
         if row.difference is not None
     ]

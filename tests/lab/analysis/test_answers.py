@@ -17,7 +17,6 @@ from comparison_records import (
 )
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.answers import answer
-from trainact.lab.recipes.arms import name_arm, order_arms
 from trainact.lab.report.wording import (
     SMOKE_PREFIX,
     describe_difference,
@@ -231,23 +230,7 @@ def test_smoke_runs_give_no_verdict():
     assert all(told.startswith(SMOKE_PREFIX) for _, told in describe_results(answers))
 
 
-# names and numbers
-
-
-def test_arms_have_titles_and_an_order():
-    titles = {"plain": "plain", "tract-0.1": "TrAct λ=0.1", "lr-10": "plain, first-layer lr ×10"}
-    assert {arm: name_arm(arm) for arm in titles} == titles
-    assert name_arm("tract-1e-05") == "TrAct λ=1e-05"
-    assert order_arms(["lr-1e+06", "lr-1.2.3", "lr-20"]) == ["lr-1.2.3", "lr-20", "lr-1e+06"]
-    assert [name_arm(arm) for arm in ("tract-", "tract-x", "sgd")] == ["tract-", "tract-x", "sgd"]
-    assert order_arms({"x", "lr-3", "tract-0.2", "lr-10", "tract-0.05", "plain"}) == [
-        "plain",
-        "tract-0.05",
-        "tract-0.2",
-        "lr-3",
-        "lr-10",
-        "x",
-    ]
+# numbers
 
 
 def test_numbers_are_shown_in_two_digits_without_a_negative_zero():
@@ -261,7 +244,7 @@ def test_numbers_are_shown_in_two_digits_without_a_negative_zero():
 
 def test_a_whole_study_has_every_answer():
     answers = answer(make_study(seeds=(0, 1)), jobs=2)
-    assert answers.arms == ["plain", "tract-0.1", "tract-0.2", "lr-10"]
+    assert [arm.name for arm in answers.arms] == ["plain", "tract-0.1", "tract-0.2", "lr-10"]
     assert answers.budgets == [5, 10, 20]
     assert len(answers.summaries) == len(answers.crossings) == 12
     assert len(answers.differences) == len(answers.time_ratios) == 9

@@ -168,7 +168,7 @@ def test_crossings_count_the_runs_that_never_did():
     itself, crossing = answer(plain + arm).crossings
     assert [epoch for _, epoch in crossing.per_seed] == [2.5, 4, None]
     assert (crossing.median, crossing.never, crossing.n) == (4, 1, 3)
-    assert (itself.arm, itself.median, itself.never) == ("plain", 4, 0)
+    assert (itself.arm.name, itself.median, itself.never) == ("plain", 4, 0)
 
 
 def test_never_is_later_than_every_epoch_in_a_median():

@@ -249,7 +249,7 @@ def test_an_arm_with_another_network_begins_with_other_weights(tmp_path):
         write_record(tmp_path / name, record)
     studies, _ = find_studies([tmp_path])
     page = make_page(studies[0])
-    assert [d.arm for d in page.answers.differences] == ["tract-0.1", "dual-patch-norm"]
+    assert [d.arm.name for d in page.answers.differences] == ["tract-0.1", "dual-patch-norm"]
     studies[0].records[-1]["model"]["initial_weights"] = "others"
     assert "they differ in initial weights" in make_page(studies[0]).problem
 

@@ -43,6 +43,8 @@ def test_an_arm_has_fields_and_not_only_a_name():
         ("plain", False, 0.1, 1.0, "plain", "plain"),
         ("tract", True, 0.2, 1.0, "tract", "tract"),
         ("tract-0.2", True, 0.2, 1.0, "tract", "TrAct λ=0.2"),
+        ("tract-1e-05", True, 1e-5, 1.0, "tract", "TrAct λ=1e-05"),
+        ("tract-x", True, 0.1, 1.0, "other", "tract-x"),
         ("lr-10", False, 0.1, 10.0, "lr", "plain, first-layer lr ×10"),
         ("lr-1", False, 0.1, 1.0, "lr", "plain, first-layer lr ×1"),
         ("tract-0.2", True, 0.1, 1.0, "other", "tract-0.2"),
@@ -59,10 +61,10 @@ def test_the_arm_of_a_record_comes_from_its_recipe(name, enabled, lam, factor, k
 
 
 def test_arms_are_ordered_by_their_fields():
-    arms = parse_arms(["lr=10", "lr=3", "tract", "plain"], [0.2, 0.1])
+    arms = parse_arms(["lr=1e6", "lr=10", "lr=3", "tract", "plain"], [0.2, 0.05])
     arms.insert(0, make_arm("adamw", {"optimizer.name": "adamw"}))
     ordered = [arm.name for arm in sorted(arms, key=lambda arm: arm.sort_key)]
-    assert ordered == ["plain", "tract-0.1", "tract-0.2", "lr-3", "lr-10", "adamw"]
+    assert ordered == ["plain", "tract-0.05", "tract-0.2", "lr-3", "lr-10", "lr-1e+06", "adamw"]
 
 
 def test_arms_of_one_name_are_one_arm():

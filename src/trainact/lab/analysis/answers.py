@@ -20,7 +20,7 @@ from trainact.lab.analysis.pairs import (
 )
 from trainact.lab.analysis.runs import FinishedRun, read_runs
 from trainact.lab.analysis.speedups import SpeedUp, find_speed_ups
-from trainact.lab.recipes.arms import BASELINE, name_arm
+from trainact.lab.recipes.arms import PLAIN, Arm
 from trainact.lab.records.record import Record
 from trainact.lab.statistics import compute_std
 from trainact.lab.text import count_epochs
@@ -32,7 +32,7 @@ __all__ = ["Answers", "Summary", "answer", "summarise_runs"]
 class Summary:
     """The accuracy of one arm at one budget."""
 
-    arm: str
+    arm: Arm
     budget: int
     n: int  # complete runs
     mean: float | None  # percent; None without a complete run
@@ -57,7 +57,7 @@ class Answers:
     missing: tuple[str, ...]  # reasons why statistics are missing
 
     @property
-    def arms(self) -> list[str]:
+    def arms(self) -> list[Arm]:
         """Return the arms in order."""
         return list(dict.fromkeys(run.arm for run in self.runs))
 
@@ -75,7 +75,7 @@ def answer(
     Args:
         records: of one comparison, all full runs or all smoke runs.
         jobs: runs that shared the machine, which makes their times unreliable; 0 if unknown.
-        against: for an arm, another arm to compare it with besides plain.
+        against: by the name of an arm, that of another to compare it with besides plain.
 
     Raises:
         TrActValueError: the records cannot be compared with each other.
@@ -85,24 +85,24 @@ def answer(
         return Answers(
             "empty", jobs, (), (), (), (), (), (), (), ("There are no records of runs.",)
         )
-    groups: dict[tuple[str, int], list[FinishedRun]] = {}
+    groups: dict[tuple[Arm, int], list[FinishedRun]] = {}
     for run in runs:
         groups.setdefault((run.arm, run.budget), []).append(run)
     differences, crossings, time_ratios, missing = [], [], [], []
     arms = {arm for arm, _ in groups}
-    if BASELINE not in arms:
+    if PLAIN not in arms:
         missing.append("No run is of the arm plain, so there is nothing to compare with.")
     elif len(arms) == 1:
         missing.append("All runs are of the arm plain, so there is nothing to compare.")
     for (arm, budget), group in groups.items():
-        plain = groups.get((BASELINE, budget), [])
+        plain = groups.get((PLAIN, budget), [])
         pairs = pair_runs(group, plain)
         if not pairs:
-            if arm != BASELINE and BASELINE in arms:
+            if arm != PLAIN and PLAIN in arms:
                 missing.append(_explain_no_pair(arm, budget, group, plain))
             continue
         crossings.append(find_crossings(pairs))
-        if arm != BASELINE:
+        if arm != PLAIN:
             differences.append(compare_accuracy(pairs, group))
             if (ratio := compare_time(pairs)) is not None:
                 time_ratios.append(ratio)
@@ -122,12 +122,12 @@ def answer(
 
 
 def _compare_others(
-    groups: Mapping[tuple[str, int], Sequence[FinishedRun]], against: Mapping[str, str]
+    groups: Mapping[tuple[Arm, int], Sequence[FinishedRun]], against: Mapping[str, str]
 ) -> tuple[Difference, ...]:
     """Return the differences of arms to arms other than plain."""
-    found = []
+    found, arms = [], {arm.name: arm for arm, _ in groups}
     for (arm, budget), runs in groups.items():
-        other = against.get(arm)
+        other = arms.get(against.get(arm.name, ""))
         pairs = pair_runs(runs, groups.get((other, budget), [])) if other else []
         if pairs and other:
             found.append(dataclasses.replace(compare_accuracy(pairs, runs), against=other))
@@ -150,7 +150,7 @@ def summarise_runs(runs: Sequence[FinishedRun]) -> Summary:
 
 
 def _explain_no_pair(
-    arm: str, budget: int, runs: Sequence[FinishedRun], plain: Sequence[FinishedRun]
+    arm: Arm, budget: int, runs: Sequence[FinishedRun], plain: Sequence[FinishedRun]
 ) -> str:
     reason = "no seed was completed by both"
     if not any(run.complete for run in runs):
@@ -159,4 +159,4 @@ def _explain_no_pair(
         reason = "plain was not run with this budget"
     elif not any(run.complete for run in plain):
         reason = "all runs of plain diverged"
-    return f"{name_arm(arm)} at {count_epochs(budget)} has no difference to plain: {reason}."
+    return f"{arm.title} at {count_epochs(budget)} has no difference to plain: {reason}."

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainact.lab.analysis.runs import FinishedRun, check_pair
-from trainact.lab.recipes.arms import BASELINE
+from trainact.lab.recipes.arms import PLAIN, Arm
 from trainact.lab.statistics import compute_median, compute_t_interval, find_crossing
 
 __all__ = [
@@ -27,7 +27,7 @@ Pairs = Sequence[tuple[FinishedRun, FinishedRun]]
 class Difference:
     """Accuracy of an arm minus that of another at one budget, over the seeds both completed."""
 
-    arm: str
+    arm: Arm
     budget: int
     n: int
     mean: float  # percentage points
@@ -35,14 +35,14 @@ class Difference:
     high: float | None
     per_seed: tuple[tuple[int, float], ...]
     unpaired: tuple[int, ...]  # seeds that only the arm completed
-    against: str = BASELINE
+    against: Arm = PLAIN
 
 
 @dataclass(frozen=True)
 class Crossing:
     """The epoch of an arm's runs at which they reach the final accuracy of plain's runs."""
 
-    arm: str
+    arm: Arm
     budget: int
     n: int
     median: float | None  # epochs; a run that never does counts as infinity, returned as None
@@ -54,7 +54,7 @@ class Crossing:
 class TimeRatio:
     """Training time of an epoch relative to plain."""
 
-    arm: str
+    arm: Arm
     budget: int
     n: int
     ratio: float  # median over seeds
@@ -136,5 +136,5 @@ def compare_time(pairs: Pairs) -> TimeRatio | None:
     )
 
 
-def _identify(pairs: Pairs) -> tuple[str, int]:
+def _identify(pairs: Pairs) -> tuple[Arm, int]:
     return pairs[0][0].arm, pairs[0][0].budget

@@ -54,7 +54,7 @@ class FieldDifference(NamedTuple):
 class FinishedRun:
     """One finished run: its arm, budget and seed, its metric after every epoch, and its inputs."""
 
-    arm: str
+    arm: Arm
     budget: int  # epochs of its full schedule
     seed: int
     kind: str  # full or smoke
@@ -83,7 +83,7 @@ class FinishedRun:
     @property
     def label(self) -> str:
         """Return arm, budget and seed, for messages."""
-        return f"{self.arm}, {count_epochs(self.budget)}, seed {self.seed}"
+        return f"{self.arm.name}, {count_epochs(self.budget)}, seed {self.seed}"
 
 
 def read_runs(records: Sequence[Record]) -> tuple[FinishedRun, ...]:
@@ -117,8 +117,8 @@ def read_runs(records: Sequence[Record]) -> tuple[FinishedRun, ...]:
             raise TrActValueError(f"{times} records are of {label}; give one.")
     _check_recipes(records)
     _check_arms(records)
-    arms = {record["arm"]: _read_arm(record).sort_key for record in reversed(records)}
-    return tuple(sorted(runs, key=lambda run: (arms[run.arm], run.budget, run.seed)))
+    keys = {run.arm: run.arm.sort_key for run in reversed(runs)}
+    return tuple(sorted(runs, key=lambda run: (keys[run.arm], run.budget, run.seed)))
 
 
 def check_pair(one: FinishedRun, other: FinishedRun) -> None:
@@ -221,7 +221,7 @@ def _build(record: Record) -> FinishedRun:
     epochs, environment = record["epochs"], record["environment"]
     metric = read_metric(record)
     return FinishedRun(
-        arm=str(record["arm"]),
+        arm=_read_arm(record),
         budget=int(record["budget"]),
         seed=int(record["seed"]),
         kind=record["kind"],

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trainact.lab.analysis.runs import FinishedRun, check_pair
-from trainact.lab.recipes.arms import BASELINE, name_arm
+from trainact.lab.recipes.arms import PLAIN, Arm
 from trainact.lab.statistics import Point, find_in_log, resample
 from trainact.lab.text import count_epochs
 
@@ -31,7 +31,7 @@ class Reach:
 class SpeedUp:
     """The speed-up of one arm for plain's accuracy at one budget."""
 
-    arm: str
+    arm: Arm
     budget: int  # E
     target: float  # plain's mean accuracy at E, over the seeds below
     budgets: tuple[int, ...]  # of the arm
@@ -73,18 +73,18 @@ def find_speed_ups(
     Raises:
         TrActValueError: runs of one seed differ in initial weights or data.
     """
-    arms: dict[str, dict[int, dict[int, FinishedRun]]] = {}
+    arms: dict[Arm, dict[int, dict[int, FinishedRun]]] = {}
     for run in runs:
         if run.complete:
             arms.setdefault(run.arm, {}).setdefault(run.budget, {})[run.seed] = run
-    plain = arms.pop(BASELINE, {})
+    plain = arms.pop(PLAIN, {})
     found, missing = [], []
     for arm, by_budget in arms.items() if plain else ():
         larger = [budget for budget in sorted(plain) if budget > min(by_budget)]
         budgets = f"complete runs have epochs {_list(by_budget)} (plain: {_list(plain)})."
         if len(by_budget) < 2 or not larger:
             missing.append(
-                f"{name_arm(arm)}: a speed-up takes two or more budgets, and plain at a larger one "
+                f"{arm.title}: a speed-up takes two or more budgets, and plain at a larger one "
                 f"than the arm's smallest; {budgets}"
             )
             continue
@@ -94,14 +94,14 @@ def find_speed_ups(
                 found.append(_measure(arm, budget, plain[budget], by_budget, seeds, resamples))
             else:
                 missing.append(
-                    f"{name_arm(arm)}: no speed-up over plain at {count_epochs(budget)}, because "
+                    f"{arm.title}: no speed-up over plain at {count_epochs(budget)}, because "
                     f"no seed has that run and all runs of the arm; {budgets}"
                 )
     return tuple(found), tuple(missing)
 
 
 def _measure(
-    arm: str,
+    arm: Arm,
     budget: int,
     plain: Mapping[int, FinishedRun],
     by_budget: Mapping[int, Mapping[int, FinishedRun]],

@@ -16,7 +16,6 @@ from trainact.lab.cost.estimates import (
     read_throughputs,
 )
 from trainact.lab.paper import find_places, list_recipes, printed_values
-from trainact.lab.recipes.arms import name_arm
 from trainact.lab.recipes.experiment import Experiment, make_experiment, read_tables
 from trainact.lab.recipes.recipe import recipe_to_dict
 from trainact.lab.report.grid import Grid, render_text
@@ -65,9 +64,8 @@ def describe_experiment(experiment: Experiment, command: str) -> str:
         "arms",
     ]
     for arm in experiment.arms:
-        title = name_arm(arm.name)
         shown = f"  {arm.name:24} {_list_changes(arm.changes)}"
-        lines.append(shown + (f"  ({title})" if title != arm.name else ""))
+        lines.append(shown + (f"  ({arm.title})" if arm.title != arm.name else ""))
     for budget, changes in experiment.changes.items():
         lines.append(f"  at {count_epochs(budget):21} {_list_changes(changes)}")
     for field, values in experiment.grid.items():
@@ -87,12 +85,12 @@ def make_cost_grid(experiment: Experiment) -> Grid:
         times = (format_duration(t.estimate_seconds(work)) for t in throughputs)
         return [format_work(work), *times]
 
-    plan = experiment.plan()
+    plan, titles = experiment.plan(), _list_titles(experiment)
     several = len({recipe.model.name for recipe in plan}) > 1
     works: dict[tuple[str, int], list[float | None]] = {}
     for recipe in plan:
         network = f"{recipe.model.name}, " if several else ""
-        key = network + name_arm(recipe.run.arm), recipe.schedule.epochs
+        key = network + titles[recipe.run.arm], recipe.schedule.epochs
         works.setdefault(key, []).append(count_run(recipe))
     rows = [
         (name, str(budget), str(len(runs)), *show(runs[0]))
@@ -106,10 +104,11 @@ def make_cost_grid(experiment: Experiment) -> Grid:
 
 def make_printed_grid(experiment: Experiment) -> Grid:
     """Return every value that the paper prints of this experiment."""
+    titles = _list_titles(experiment)
     rows = [
         (
             *([key.network] if key.network else []),
-            name_arm(key.arm),
+            titles.get(key.arm, key.arm),
             str(key.budget) if key.budget else "not stated",
             key.metric,
             value.show(),
@@ -130,3 +129,7 @@ def _list_places(experiment: Experiment) -> list[str]:
     if experiment.name in list_recipes():
         return find_places(experiment.name)
     return [experiment.paper] if experiment.paper else []
+
+
+def _list_titles(experiment: Experiment) -> dict[str, str]:
+    return {arm.name: arm.title for arm in experiment.arms}

@@ -1,7 +1,6 @@
 """Arms of a comparison: each is the same recipe with a few fields changed."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,12 +10,11 @@ from trainact.options import DEFAULT_LAM
 __all__ = [
     "BASELINE",
     "FIRST_LAYER_LR",
+    "PLAIN",
     "Arm",
     "arm_of_recipe",
     "make_arm",
     "make_lr_arm",
-    "name_arm",
-    "order_arms",
     "parse_arms",
 ]
 
@@ -84,6 +82,10 @@ def make_arm(name: str, changes: Mapping[str, Any]) -> Arm:
     return Arm(name, title, kind, tract, lam, factor, others)
 
 
+PLAIN = make_arm(BASELINE, {TRACT: False})
+"""Plain training, the arm that all others are compared with."""
+
+
 def make_lr_arm(factor: float) -> Arm:
     """Return plain training with the first layer's learning rate multiplied by ``factor``."""
     return make_arm(f"lr-{factor:g}", {TRACT: False, FIRST_LAYER_LR: factor})
@@ -130,7 +132,7 @@ def parse_arms(names: Sequence[str], lams: Sequence[float]) -> list[Arm]:
 def _parse(name: str, lams: Sequence[float]) -> list[Arm]:
     kind, equals, factor = name.partition("=")
     if kind == BASELINE and not equals:
-        return [make_arm(BASELINE, {TRACT: False})]
+        return [PLAIN]
     if kind == "tract" and not equals:
         return [make_arm(f"tract-{lam:g}", {TRACT: True, LAM: lam}) for lam in lams]
     if kind == "lr":
@@ -150,34 +152,3 @@ def _read_factor(text: str) -> float:
     if not 0 < factor < float("inf"):
         raise TrActValueError(f"lr=FACTOR takes a positive number; got {text!r}.")
     return factor
-
-
-def name_arm(arm: str) -> str:
-    """Return the title of an arm.
-
-    >>> name_arm("tract-0.1"), name_arm("lr-10"), name_arm("adamw")
-    ('TrAct λ=0.1', 'plain, first-layer lr ×10', 'adamw')
-    """
-    # Callers that have a record use ``arm_of_recipe(...).title`` instead; this goes away.
-    number = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
-    if match := re.fullmatch(f"tract-{number}", arm):
-        return f"TrAct λ={match[1]}"
-    if match := re.fullmatch(f"lr-{number}", arm):
-        return f"plain, first-layer lr ×{match[1]}"
-    return arm
-
-
-def order_arms(arms: Iterable[str]) -> list[str]:
-    """Return each arm once: the baseline, then TrAct by λ, then the others.
-
-    >>> order_arms(["lr-10", "tract-0.2", "plain", "tract-0.1", "lr-3", "plain"])
-    ['plain', 'tract-0.1', 'tract-0.2', 'lr-3', 'lr-10']
-    """
-
-    def key(arm: str) -> tuple[int, str, float, str]:
-        kind, _, number = arm.partition("-")
-        size = float(number) if re.fullmatch(r"\d+(\.\d+)?(e[+-]?\d+)?", number) else 0.0
-        group = 0 if arm == BASELINE else 1 if kind == "tract" else 2
-        return group, kind, size, arm
-
-    return sorted(set(arms), key=key)

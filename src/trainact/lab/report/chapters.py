@@ -8,7 +8,7 @@ from typing import NamedTuple
 from trainact.lab.analysis.answers import Answers
 from trainact.lab.analysis.runs import Record, list_differences
 from trainact.lab.metric import ACCURACY
-from trainact.lab.recipes.arms import BASELINE, name_arm
+from trainact.lab.recipes.arms import PLAIN
 from trainact.lab.report.grid import Grid
 from trainact.lab.report.tables import (
     describe_data,
@@ -132,7 +132,7 @@ def describe_comparison(answers: Answers, records: Sequence[Record]) -> str:
     """Return what is compared, in one sentence."""
     if not records:
         return "There is nothing to compare: there are no records of runs."
-    others = [name_arm(arm) for arm in answers.arms if arm != BASELINE] or ["no other arm"]
+    others = [arm.title for arm in answers.arms if arm != PLAIN] or ["no other arm"]
     models = join_distinct([record["model"]["name"] for record in records])
     data = join_distinct([describe_data(record["data"]) for record in records])
     return (
@@ -248,13 +248,11 @@ def _describe_recipes(answers: Answers, records: Sequence[Record]) -> list[str]:
     for arm in answers.arms:
         budgets_of: dict[str, list[int]] = {}
         for budget in answers.budgets:
-            one, plain = firsts.get((arm, budget)), firsts.get((BASELINE, budget))
-            if arm != BASELINE and one is not None and plain is not None:
-                found = [d.describe(BASELINE) for d in list_differences(one, plain)]
+            one, plain = firsts.get((arm.name, budget)), firsts.get((PLAIN.name, budget))
+            if arm != PLAIN and one is not None and plain is not None:
+                found = [d.describe(PLAIN.name) for d in list_differences(one, plain)]
                 budgets_of.setdefault("; ".join(found) or "nothing", []).append(budget)
         for fields, budgets in budgets_of.items():
             where = f" at {', '.join(map(str, budgets))} epochs" if len(budgets_of) > 1 else ""
-            sentences.append(
-                f"The recipe of {name_arm(arm)} differs from plain's{where} in {fields}."
-            )
+            sentences.append(f"The recipe of {arm.title} differs from plain's{where} in {fields}.")
     return sentences

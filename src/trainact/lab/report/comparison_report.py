@@ -10,7 +10,7 @@ from typing import Any
 from trainact.lab.analysis.answers import Answers, answer
 from trainact.lab.analysis.runs import Record
 from trainact.lab.files import write_atomically
-from trainact.lab.recipes.arms import name_arm
+from trainact.lab.recipes.arms import Arm
 from trainact.lab.report.chapters import (
     Chapter,
     Picture,
@@ -89,7 +89,7 @@ def _render_json(answers: Answers, records: Sequence[Record], command: str) -> s
         "question": describe_comparison(answers, records),
         "command": command,
         "jobs": answers.jobs,
-        "arms": {arm: name_arm(arm) for arm in answers.arms},
+        "arms": {arm.name: arm.title for arm in answers.arms},
         "budgets": answers.budgets,
         "verdicts": [
             {"budget": budget, "verdict": text} for budget, text in describe_results(answers)
@@ -99,11 +99,11 @@ def _render_json(answers: Answers, records: Sequence[Record], command: str) -> s
         "environments": _list_environments(records),
     }
     for name in ("summaries", "differences", "speed_ups", "crossings"):
-        data[name] = [dataclasses.asdict(item) for item in getattr(answers, name)]
-    data["costs"] = [dataclasses.asdict(item) for item in answers.time_ratios]
+        data[name] = [_to_dict(item) for item in getattr(answers, name)]
+    data["costs"] = [_to_dict(item) for item in answers.time_ratios]
     data["runs"] = [
         {
-            "arm": run.arm,
+            "arm": run.arm.name,
             "budget": run.budget,
             "seed": run.seed,
             "accuracy": run.accuracy,
@@ -116,6 +116,13 @@ def _render_json(answers: Answers, records: Sequence[Record], command: str) -> s
         for run in answers.runs
     ]
     return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _to_dict(item: Any) -> dict[str, Any]:
+    """Return the fields of a statistic, with the names of its arms."""
+    values = {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
+    names = {key: value.name for key, value in values.items() if isinstance(value, Arm)}
+    return dataclasses.asdict(item) | names
 
 
 def _render_markdown(

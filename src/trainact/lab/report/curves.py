@@ -17,7 +17,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from trainact.lab.analysis.answers import Answers
 from trainact.lab.analysis.runs import FinishedRun
-from trainact.lab.recipes.arms import BASELINE, name_arm
+from trainact.lab.recipes.arms import PLAIN, Arm
 from trainact.lab.report.chapters import Picture
 from trainact.lab.report.wording import SMOKE_WARNING, format_reach
 from trainact.lab.text import count_epochs
@@ -209,18 +209,17 @@ def _draw_runs(
         axis.plot(list(by_epoch), means, label=label, marker=marker, linewidth=2, **style)
 
 
-def _label(arm: str) -> str:
-    return name_arm(arm).replace("$", r"\$")
+def _label(arm: Arm) -> str:
+    return arm.title.replace("$", r"\$")
 
 
-def _style(answers: Answers, arm: str) -> dict[str, Any]:
+def _style(answers: Answers, arm: Arm) -> dict[str, Any]:
     """Return colour and line style of an arm, the same in all pictures of a comparison."""
-    if arm == BASELINE:
+    if arm == PLAIN:
         return {"color": "#333333", "linestyle": "--"}
-    others = [name for name in answers.arms if name != BASELINE]
-    solid = "tract" in arm
+    others = [other for other in answers.arms if other != PLAIN]
     colour = COLOURS[others.index(arm) % len(COLOURS)]
-    return {"color": colour, "linestyle": "-" if solid else "--"}
+    return {"color": colour, "linestyle": "-" if arm.tract else "--"}
 
 
 def _make_figure(answers: Answers, panels: int) -> Figure:

@@ -13,7 +13,7 @@ from trainact.lab.analysis.studies import Damage, find_studies
 from trainact.lab.files import write_atomically
 from trainact.lab.paper import Key
 from trainact.lab.paper.values import Value
-from trainact.lab.recipes.arms import BASELINE, name_arm
+from trainact.lab.recipes.arms import PLAIN
 from trainact.lab.report.chapters import BulletList, Chapter, ChapterId, Picture, list_pictures
 from trainact.lab.report.curves import draw_pictures
 from trainact.lab.report.experiment_page import ExperimentPage, make_page
@@ -114,7 +114,7 @@ def list_overview(pages: Sequence[ExperimentPage]) -> list[OverviewRow]:
                 OverviewRow(
                     name,
                     difference,
-                    summaries[BASELINE, budget],
+                    summaries[PLAIN, budget],
                     summaries[arm, budget],
                     speed_ups.get((arm, budget)),
                 )
@@ -132,7 +132,7 @@ def make_overview_grid(rows: Sequence[OverviewRow]) -> Grid:
         cells.append(
             (
                 row.experiment,
-                name_arm(row.difference.arm),
+                row.difference.arm.title,
                 str(row.difference.budget),
                 format_accuracy(row.plain),
                 format_accuracy(row.arm),

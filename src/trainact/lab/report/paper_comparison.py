@@ -7,7 +7,7 @@ from trainact.lab.paper.claims import ClaimResult, check_claims, read_claim
 from trainact.lab.paper.faithful import describe_deviations, find_faithful
 from trainact.lab.paper.measured import measure_values
 from trainact.lab.paper.values import Values
-from trainact.lab.recipes.arms import BASELINE, name_arm
+from trainact.lab.recipes.arms import BASELINE, PLAIN
 from trainact.lab.report.chapters import Chapter, ChapterId
 from trainact.lab.report.grid import Grid
 from trainact.lab.report.wording import format_difference, format_number
@@ -96,22 +96,22 @@ def _make_grid(study: Study, answers: Answers) -> Grid:
     rows = []
     for summary in sorted(answers.summaries, key=lambda s: s.budget):
         for metric, title in METRICS.items():
-            printed = find_printed(study.name, network, summary.arm, summary.budget, metric)
+            printed = find_printed(study.name, network, summary.arm.name, summary.budget, metric)
             if printed is None:
                 continue
-            key = Key(study.name, network, summary.arm, summary.budget, metric)
+            key = Key(study.name, network, summary.arm.name, summary.budget, metric)
             difference = differences.get((summary.arm, summary.budget))
             plain = find_printed(study.name, network, BASELINE, summary.budget, metric)
             rows.append(
                 (
-                    name_arm(summary.arm),
+                    summary.arm.title,
                     str(summary.budget),
                     title,
                     _format_measured(measured, key),
                     str(complete.get((summary.arm, summary.budget), 0)),
                     format_difference(difference) if metric == "top1" else "-",
                     printed.show(),
-                    "-" if summary.arm == BASELINE else _format_printed_difference(printed, plain),
+                    "-" if summary.arm == PLAIN else _format_printed_difference(printed, plain),
                 )
             )
     head = ("arm", "epochs", "metric", "measured", "n", "measured difference to plain [95 %]")

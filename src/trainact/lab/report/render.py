@@ -8,7 +8,6 @@ from importlib.resources import files
 from matplotlib.figure import Figure
 
 from trainact.lab.analysis.answers import Answers
-from trainact.lab.recipes.arms import name_arm
 from trainact.lab.report.chapters import Chapter, Picture
 from trainact.lab.report.curves import draw_accuracy, draw_budgets, draw_gradients, export_picture
 from trainact.lab.report.grid import escape_markdown, render_html, render_markdown
@@ -112,7 +111,7 @@ def _draw(picture: Picture, answers: Answers) -> Iterable[str]:
     for budget in answers.budgets:
         title = f"{caption}, runs of {count_epochs(budget)}"
         finals = "; ".join(
-            f"{name_arm(s.arm)} ends at {format_accuracy(s)}"
+            f"{s.arm.title} ends at {format_accuracy(s)}"
             for s in answers.summaries
             if s.budget == budget and picture is Picture.ACCURACY
         )
@@ -130,11 +129,11 @@ def _embed(figure: Figure, caption: str, description: str) -> str:
 
 def _describe_budgets(answers: Answers) -> str:
     finals = [
-        f"{name_arm(s.arm)} with {count_epochs(s.budget)} {format_accuracy(s)}"
+        f"{s.arm.title} with {count_epochs(s.budget)} {format_accuracy(s)}"
         for s in answers.summaries
     ]
     speed_ups = [
-        f"{name_arm(f.arm)} against plain's {count_epochs(f.budget)} {format_reach(f.reach)}"
+        f"{f.arm.title} against plain's {count_epochs(f.budget)} {format_reach(f.reach)}"
         for f in answers.speed_ups
     ]
     found = "; ".join(speed_ups) or "none"

@@ -11,7 +11,7 @@ from trainact.lab.analysis.answers import Answers
 from trainact.lab.analysis.runs import Record
 from trainact.lab.environment import count_threads
 from trainact.lab.metric import Metric, read_percent
-from trainact.lab.recipes.arms import BASELINE, name_arm, order_arms
+from trainact.lab.recipes.arms import PLAIN, Arm, arm_of_recipe
 from trainact.lab.report.grid import Grid, print_grid
 from trainact.lab.report.wording import (
     SMOKE_WARNING,
@@ -59,12 +59,12 @@ def make_accuracy_grid(answers: Answers) -> Grid:
         diverged = f" ({len(summary.diverged)} diverged)" if summary.diverged else ""
         rows.append(
             (
-                name_arm(summary.arm),
+                summary.arm.title,
                 str(summary.budget),
                 format_accuracy(summary),
                 f"{summary.n}{diverged}",
                 format_difference(differences.get(key)),
-                "1×" if summary.arm == BASELINE else format_ratio(ratios.get(key)),
+                "1×" if summary.arm == PLAIN else format_ratio(ratios.get(key)),
             )
         )
     head = ("arm", "epochs", "accuracy, %", "n", "difference to plain", "time per epoch")
@@ -74,7 +74,7 @@ def make_accuracy_grid(answers: Answers) -> Grid:
 def make_pairwise_grid(answers: Answers) -> Grid:
     """Return the differences to arms other than plain."""
     rows = [
-        (name_arm(d.arm), name_arm(d.against), str(d.budget), format_difference(d), str(d.n))
+        (d.arm.title, d.against.title, str(d.budget), format_difference(d), str(d.n))
         for d in sorted(answers.others, key=lambda d: d.budget)
     ]
     head = ("arm", "compared with", "epochs", "difference [95 %]", "n")
@@ -91,20 +91,25 @@ def make_secondary_grid(records: Sequence[Record]) -> Grid:
         if all(metric.field in record["epochs"][-1] for record in complete)
         and (metric is not TOP5 or many)
     ]
-    groups: dict[tuple[int, str], list[Record]] = {}
-    for arm in order_arms(record["arm"] for record in complete):
-        for record in complete:
-            if record["arm"] == arm:
-                groups.setdefault((record["budget"], arm), []).append(record)
+    groups: dict[tuple[int, Arm], list[Record]] = {}
+    for record in complete:
+        arm = arm_of_recipe(record["arm"], record["recipe"])
+        groups.setdefault((record["budget"], arm), []).append(record)
 
     def average(metric: Metric, runs: Sequence[Record]) -> str:
         return format_number(
             statistics.fmean(read_percent(metric, run["epochs"][-1]) for run in runs)
         )
 
+    def order(item: tuple[tuple[int, Arm], Any]) -> tuple[Any, ...]:
+        (budget, arm), _ = item
+        return budget, arm.sort_key
+
     rows = tuple(
-        (name_arm(arm), str(budget), *(average(metric, runs) for metric in metrics))
-        for (budget, arm), runs in sorted(groups.items(), key=lambda group: group[0][0])
+        (arm.title, str(budget), *(average(metric, runs) for metric in metrics))
+        for (budget, arm), runs in sorted(
+            groups.items(), key=lambda item: (item[0][0], item[0][1].sort_key)
+        )
     )
     head = ("arm", "epochs", *(f"{metric.name}, %" for metric in metrics))
     return Grid("Secondary metrics: mean over seeds", head, rows if metrics else ())
@@ -114,7 +119,7 @@ def make_speed_up_grid(answers: Answers) -> Grid:
     """Return every speed-up."""
     rows = [
         (
-            name_arm(found.arm),
+            found.arm.title,
             str(found.budget),
             format_number(found.target),
             "not reached" if found.epochs is None else format_number(found.epochs, 1),
@@ -131,7 +136,7 @@ def make_crossing_grid(answers: Answers) -> Grid:
     """Return when runs first reach plain's final accuracy."""
     rows = [
         (
-            name_arm(found.arm),
+            found.arm.title,
             str(found.budget),
             "-" if found.median is None else format_number(found.median, 1),
             f"{found.never} of {found.n}",
@@ -146,7 +151,7 @@ def make_time_grid(answers: Answers) -> Grid:
     """Return the training time per epoch relative to plain."""
     rows = [
         (
-            name_arm(ratio.arm),
+            ratio.arm.title,
             str(ratio.budget),
             format_ratio(ratio),
             f"{format_number(ratio.low)}× to {format_number(ratio.high)}×",
@@ -163,7 +168,7 @@ def make_run_grid(answers: Answers) -> Grid:
     """Return every run, complete or diverged."""
     rows = [
         (
-            name_arm(run.arm),
+            run.arm.title,
             str(run.budget),
             str(run.seed),
             "-" if run.accuracy is None else format_number(run.accuracy),

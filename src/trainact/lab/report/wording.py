@@ -9,7 +9,7 @@ from typing import Any
 from trainact.lab.analysis.answers import Answers, Summary
 from trainact.lab.analysis.pairs import Difference, TimeRatio
 from trainact.lab.analysis.speedups import Reach, SpeedUp
-from trainact.lab.recipes.arms import BASELINE, name_arm
+from trainact.lab.recipes.arms import PLAIN
 from trainact.lab.text import count, count_epochs
 
 __all__ = [
@@ -114,7 +114,7 @@ def format_speed_up(found: SpeedUp) -> str:
 
 def describe_difference(difference: Difference, diverged: Sequence[int] = ()) -> str:
     """Return the result of one arm at one budget; ``diverged`` are seeds of the arm."""
-    title, mean = name_arm(difference.arm), difference.mean
+    title, mean = difference.arm.title, difference.mean
     low, high, n = difference.low, difference.high, difference.n
     if low is None or high is None:
         points = format_number(mean, sign=True)
@@ -144,13 +144,13 @@ def describe_results(answers: Answers) -> list[tuple[int, str]]:
     results = []
     for summary in answers.summaries:
         difference = differences.get((summary.arm, summary.budget))
-        title = name_arm(summary.arm)
+        title = summary.arm.title
         seeds = f" ({count(summary.n or len(summary.diverged), 'seed')})"
         if difference is not None:
             text = describe_difference(difference, summary.diverged)
         elif summary.mean is None:
             text = f"{title}: every run diverged{seeds}."
-        elif summary.arm == BASELINE:
+        elif summary.arm == PLAIN:
             reached = f"plain reaches {format_accuracy(summary)} %{seeds}"
             text = f"{reached}{_describe_diverged(summary.diverged)}."
         else:
@@ -163,7 +163,7 @@ def describe_results(answers: Answers) -> list[tuple[int, str]]:
 
 def describe_speed_up(found: SpeedUp) -> str:
     """Return one speed-up as a sentence."""
-    title, kind = name_arm(found.arm), found.reach.kind
+    title, kind = found.arm.title, found.reach.kind
     target = f"plain's accuracy of {count_epochs(found.budget)} ({format_number(found.target)} %)"
     result = f"{format_speed_up(found)} ({count(len(found.seeds), 'seed')})"
     if kind == "below":
