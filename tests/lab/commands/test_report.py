@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from comparison_records import diverge, judge_by_precision, make_record, make_study
+from comparison_records import diverge, make_record, make_study
 from html_page import Page
 from result_folders import make_faithful, write_record, write_study, write_tuning
 
@@ -16,7 +16,6 @@ from trainact.errors import TrActValueError
 from trainact.lab.analysis.answers import answer
 from trainact.lab.analysis.studies import find_studies
 from trainact.lab.commands import cli
-from trainact.lab.paper.faithful import list_deviations
 from trainact.lab.records.failures import write_failure
 from trainact.lab.report.chapters import ChapterId, Picture
 from trainact.lab.report.experiment_page import make_page
@@ -192,16 +191,6 @@ def test_of_many_runs_only_the_recipes_are_counted_beside_the_paper(tmp_path):
     rows = {(row[0], row[2]): row[3:6] for row in chapter.grids[0].rows}
     assert rows["TrAct λ=0.1", "top-1, %"] == ("73.00 ± 0.71", "2", "+0.50 [0.50, 0.50]")
     assert chapter.sentences[1].endswith("They have training images 1000 (expected: 50000).")
-
-
-def test_the_file_of_a_detectors_weights_is_its_users_choice(tmp_path):
-    name = "detection-voc2007"
-    record = judge_by_precision(make_record("plain", 14, 0, 60), [0.6] * 14)
-    record = make_faithful(name, record)
-    record["recipe"]["model"]["arguments"] = {"weights": "vgg16.safetensors"}
-    assert list_deviations(name, record) == []
-    record["recipe"]["model"]["arguments"] |= {"width": 8}
-    assert list_deviations(name, record) == [("model.arguments.width", 8, None)]
 
 
 def test_arms_that_differ_in_more_than_tract_are_refused(tmp_path):
