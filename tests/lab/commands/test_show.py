@@ -28,7 +28,7 @@ def test_a_recipe_is_shown_with_arms_budgets_note_and_cost(capsys):
         "tract.enabled = True, tract.lam = 0.05",
         "at 400 epochs            optimizer.lr = 0.000316",
         "all runs",
-        "AutoAugment is the upstream repository's",
+        find_experiment("cifar10-vit").note,
     ):
         assert fact in shown
     assert "seconds   1091" in shown

@@ -10,6 +10,8 @@ import tomli_w
 
 from trainact.lab.cost.estimates import (
     CAUTION,
+    ExperimentCost,
+    Throughput,
     count_run,
     estimate_experiment,
     format_work,
@@ -71,15 +73,16 @@ def describe_experiment(experiment: Experiment, command: str) -> str:
     for field, values in experiment.grid.items():
         lines.append(f"  {'to tune':24} {field} of {', '.join(map(format_value, values))}")
     cost = estimate_experiment(experiment)
-    lines += ["", render_text(make_cost_grid(experiment))]
-    lines += [*(str(t) for t in read_throughputs() if cost.suits(t)), CAUTION]
+    throughputs = [t for t in read_throughputs() if cost.suits(t)]
+    lines += ["", render_text(make_cost_grid(experiment, cost, throughputs))]
+    lines += [*map(str, throughputs), CAUTION]
     return "\n".join(lines)
 
 
-def make_cost_grid(experiment: Experiment) -> Grid:
+def make_cost_grid(
+    experiment: Experiment, cost: ExperimentCost, throughputs: list[Throughput]
+) -> Grid:
     """Return multiply-adds and time: of one run for each arm and budget, and of all runs."""
-    cost = estimate_experiment(experiment)
-    throughputs = [t for t in read_throughputs() if cost.suits(t)]
 
     def show(work: float | None) -> list[str]:
         times = (format_duration(t.estimate_seconds(work)) for t in throughputs)
