@@ -138,7 +138,7 @@ def check_pair(one: FinishedRun, other: FinishedRun) -> None:
     differing = [what for what, same in shared.items() if not same]
     if differing:
         raise TrActValueError(
-            f"the runs ({one.label}) and ({other.label}) are no pair: they differ in "
+            f"the runs ({one.label}) and ({other.label}) are not a pair: they differ in "
             f"{' and in '.join(differing)}. Train both again with the same recipe and seed."
         )
 

@@ -1,0 +1,109 @@
+"""Records that cannot be compared with each other are refused."""
+
+import pytest
+
+from comparison_records import judge_by_precision, make_curves, make_record
+from trainact.errors import TrActValueError
+from trainact.lab.analysis.answers import answer
+from trainact.lab.analysis.runs import FieldDifference, list_differences, read_runs
+
+
+def test_differences_are_fields_with_both_values():
+    one, other = make_record("tract-0.2", 3, 0, 60), make_record("plain", 3, 1, 60)
+    found = list_differences(one, other)
+    assert found == [("tract.enabled", True, False), ("tract.lam", 0.2, 0.1)]
+    assert all(difference.is_in({"tract"}) for difference in found)
+    assert found[1].is_in({"tract.lam"})
+    assert not found[1].is_in({"tract.enabled", "lam"})
+    assert found[1].describe("plain") == "tract.lam 0.2 (plain: 0.1)"
+    del other["recipe"]["tract"]
+    assert list_differences(one, other)[0] == FieldDifference("tract.enabled", True, None)
+
+
+@pytest.mark.parametrize("arm", ["tract", "tract-0.2", "lr-10"])
+def test_standard_arms_differ_from_plain_in_nothing_else(arm):
+    plain, record = make_record("plain", 3, 0, 60), make_record(arm, 3, 0, 61)
+    assert len(read_runs([plain, record])) == 2
+    record["recipe"]["optimizer"]["lr"] = 0.01
+    message = rf"{arm} and plain do not share a recipe at 3 epochs.*lr 0.01 \(plain: 0.08\)"
+    with pytest.raises(TrActValueError, match=message):
+        read_runs([plain, record])
+
+
+def test_other_arms_may_differ_from_plain_in_any_field():
+    plain, record = make_record("plain", 3, 0, 60), make_record("adamw", 3, 0, 61)
+    record["recipe"]["optimizer"]["lr"] = 0.01
+    assert [run.arm.name for run in read_runs([record, plain])] == ["plain", "adamw"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model__initial_weights": "other"}, r"initial weights \(model.initial_weights\)"),
+        ({"order": "other"}, r"order of batches \(order\)"),
+        ({"data__fingerprint": "other"}, r"data \(data.fingerprint\)"),
+    ],
+)
+def test_runs_that_are_not_a_pair_are_refused(changes, message):
+    records = [make_record("plain", 3, 0, 60), make_record("tract-0.1", 3, 0, 61, **changes)]
+    with pytest.raises(TrActValueError, match=f"are not a pair: they differ in {message}"):
+        answer(records)
+
+
+def test_arms_with_different_pre_training_may_start_from_other_weights():
+    changes = {"model__initial_weights": "other", "recipe__model": {"pretraining": "tract"}}
+    records = [make_record("plain", 3, 0, 60), make_record("tract", 3, 0, 61, **changes)]
+    assert answer(records).differences[0].mean == pytest.approx(1.0)
+
+
+def test_a_speed_up_over_other_data_is_refused():
+    records = make_curves({10: [60], 20: [70]}, {10: [65], 40: [75]})
+    records[0] = replace_data(records[0])
+    records[2] = replace_data(records[2])
+    with pytest.raises(TrActValueError, match=r"plain, 20 epochs, seed 0.*tract-0.1, 10 epochs"):
+        answer(records)
+
+
+def replace_data(record):
+    return record | {"data": record["data"] | {"fingerprint": "other"}}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda r: [r, r], "2 records are of plain, 3 epochs, seed 0; give one"),
+        (lambda r: [r, r | {"kind": "smoke", "seed": 1}], "1 smoke and 1 full records cannot"),
+        (lambda r: [r | {"format": 2}], "record 1 of the comparison cannot be read: format is 2"),
+        (lambda r: [r | {"status": "running"}], "status is 'running', not complete or diverged"),
+        (lambda r: [{k: v for k, v in r.items() if k != "order"}], "record 1 .* lacks 'order'"),
+        (lambda r: [r | {"epochs": r["epochs"][:2]}], "is complete but ended after epoch 2"),
+        (lambda r: [r | {"epochs": []}], "is complete but has no epochs"),
+        (lambda r: ["text"], "record 1 of the comparison cannot be read"),
+        (
+            lambda r: [r, r | {"seed": 1, "recipe": r["recipe"] | {"optimizer": {"lr": 1.0}}}],
+            r"do not share a recipe. Seed 1 has .*optimizer.lr 1.0 \(seed 0: 0.08\)",
+        ),
+    ],
+)
+def test_records_that_cannot_be_compared_are_refused(spoil, message):
+    with pytest.raises(TrActValueError, match=message):
+        answer(spoil(make_record("plain", 3, 0, 60)))
+
+
+def test_a_record_may_name_another_metric():
+    records = [
+        judge_by_precision(make_record(arm, 2, 0, 60), values)
+        for arm, values in (("plain", [0.1, 0.25]), ("tract-0.1", [0.1, 0.5]))
+    ]
+    answers = answer(records)
+    assert answers.runs[0].accuracies == (10, 25)
+    assert answers.differences[0].mean == 25
+    assert {run.metric for run in answers.runs} == {"mAP (11-point)"}
+
+
+def test_runs_with_different_metrics_are_refused():
+    plain = make_record("plain", 1, 0, 60)
+    other = judge_by_precision(make_record("tract-0.1", 1, 0, 60), [0.5])
+    message = r"metrics accuracy and mAP \(11-point\) cannot be compared"
+    with pytest.raises(TrActValueError, match=message):
+        answer([plain, other])
