@@ -28,7 +28,8 @@ __all__ = ["ExperimentPage", "make_page"]
 
 TUNING_NOTE = (
     "Values were tried in plain training only, on training images held out for tuning. All arms "
-    "use the best value. A value whose loss became NaN is never chosen."
+    "use the best learning rate; the best multiplier of the first layer's rate is a separate "
+    "arm. A value whose loss became NaN is never chosen."
 )
 
 

@@ -101,15 +101,9 @@ def make_secondary_grid(records: Sequence[Record]) -> Grid:
             statistics.fmean(read_percent(metric, run["epochs"][-1]) for run in runs)
         )
 
-    def order(item: tuple[tuple[int, Arm], Any]) -> tuple[Any, ...]:
-        (budget, arm), _ = item
-        return budget, arm.sort_key
-
     rows = tuple(
-        (arm.title, str(budget), *(average(metric, runs) for metric in metrics))
-        for (budget, arm), runs in sorted(
-            groups.items(), key=lambda item: (item[0][0], item[0][1].sort_key)
-        )
+        (arm.title, str(budget), *(average(metric, groups[budget, arm]) for metric in metrics))
+        for budget, arm in sorted(groups, key=lambda group: (group[0], group[1].sort_key))
     )
     head = ("arm", "epochs", *(f"{metric.name}, %" for metric in metrics))
     return Grid("Secondary metrics: mean over seeds", head, rows if metrics else ())
