@@ -28,120 +28,58 @@ __all__ = ["NETWORKS", "Network", "build_network"]
 
 
 class Network(NamedTuple):
-    """The builder of a network, its paper and its size."""
+    """The builder of a network and its size; its module cites the paper."""
 
     build: Callable[..., nn.Module]
     """Takes ``num_classes`` and keywords, ``in_channels`` among them; see its docstring."""
-    paper: str
-    """Authors, title, year."""
     parameters: int
     """At 100 classes and 3 channels of 32 x 32 pixels."""
     multiply_adds: int
     """Of the forward pass of one such image."""
 
 
-_CHOLLET = "Chollet: Xception: Deep Learning with Depthwise Separable Convolutions, 2017"
-_DOSOVITSKIY = (
-    "Dosovitskiy et al.: An Image is Worth 16x16 Words: Transformers for Image Recognition at "
-    "Scale, 2021"
-)
-_HE = "He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, 2016"
-_HOWARD = (
-    "Howard et al.: MobileNets: Efficient Convolutional Neural Networks for Mobile Vision "
-    "Applications, 2017"
-)
-_HU = "Hu, Shen, Albanie, Sun, Wu: Squeeze-and-Excitation Networks, 2018"
-_HUANG_DENSE = (
-    "Huang, Liu, van der Maaten, Weinberger: Densely Connected Convolutional Networks, 2017"
-)
-_HUANG_DEPTH = "Huang, Sun, Liu, Sedra, Weinberger: Deep Networks with Stochastic Depth, 2016"
-_IANDOLA = (
-    "Iandola, Han, Moskewicz, Ashraf, Dally, Keutzer: SqueezeNet: AlexNet-Level Accuracy with 50x "
-    "Fewer Parameters and <0.5MB Model Size, 2016"
-)
-_MA = (
-    "Ma, Zhang, Zheng, Sun: ShuffleNet V2: Practical Guidelines for Efficient CNN Architecture "
-    "Design, 2018"
-)
-_SANDLER = (
-    "Sandler, Howard, Zhu, Zhmoginov, Chen: MobileNetV2: Inverted Residuals and Linear "
-    "Bottlenecks, 2018"
-)
-_SIMONYAN = (
-    "Simonyan, Zisserman: Very Deep Convolutional Networks for Large-Scale Image Recognition, 2015"
-)
-_SZEGEDY_2015 = "Szegedy et al.: Going Deeper with Convolutions, 2015"
-_SZEGEDY_2016 = (
-    "Szegedy, Vanhoucke, Ioffe, Shlens, Wojna: Rethinking the Inception Architecture for Computer "
-    "Vision, 2016"
-)
-_SZEGEDY_2017 = (
-    "Szegedy, Ioffe, Vanhoucke, Alemi: Inception-v4, Inception-ResNet and the Impact of Residual "
-    "Connections on Learning, 2017"
-)
-_TOUVRON = "Touvron, Cord, Jégou: DeiT III: Revenge of the ViT, 2022"
-_XIE = (
-    "Xie, Girshick, Dollár, Tu, He: Aggregated Residual Transformations for Deep Neural "
-    "Networks, 2017"
-)
-_ZAGORUYKO = "Zagoruyko, Komodakis: Wide Residual Networks, 2016"
-_ZHANG = (
-    "Zhang, Zhou, Lin, Sun: ShuffleNet: An Extremely Efficient Convolutional Neural Network for "
-    "Mobile Devices, 2018"
-)
-_ZOPH = (
-    "Zoph, Vasudevan, Shlens, Le: Learning Transferable Architectures for Scalable Image "
-    "Recognition, 2018"
-)
-
 NETWORKS: dict[str, Network] = {
-    "resnet18-tract": Network(resnet.resnet18_tract, _HE, 11_220_132, 140_232_704),
-    "vit-cifar": Network(vit.CifarViT, _DOSOVITSKIY, 6_303_460, 426_486_528),
-    "resnet18-imagenet": Network(resnet.resnet18_imagenet, _HE, 11_227_812, 37_062_656),
-    "deit3-small": Network(deit3.deit3_small, _TOUVRON, 21_639_268, 107_616_768),
-    "deit3-base": Network(deit3.deit3_base, _TOUVRON, 85_745_764, 427_570_176),
-    "squeezenet": Network(squeezenet.squeezenet, _IANDOLA, 781_156, 53_280_768),
-    "mobilenet": Network(mobilenet.mobilenet, _HOWARD, 3_315_428, 46_446_592),
-    "mobilenetv2": Network(mobilenet.mobilenetv2, _SANDLER, 2_369_380, 64_947_264),
-    "shufflenet": Network(shufflenet.shufflenet, _ZHANG, 1_012_108, 41_693_952),
-    "shufflenetv2": Network(shufflenet.shufflenetv2, _MA, 1_360_896, 43_675_520),
-    "vgg11": Network(vgg.vgg11, _SIMONYAN, 28_518_244, 172_048_384),
-    "vgg13": Network(vgg.vgg13, _SIMONYAN, 28_703_140, 247_545_856),
-    "vgg16": Network(vgg.vgg16, _SIMONYAN, 34_015_396, 332_480_512),
-    "vgg19": Network(vgg.vgg19, _SIMONYAN, 39_327_652, 417_415_168),
-    "densenet121": Network(densenet.densenet121, _HUANG_DENSE, 7_048_548, 888_442_880),
-    "densenet161": Network(densenet.densenet161, _HUANG_DENSE, 26_681_188, 2_467_749_504),
-    "densenet201": Network(densenet.densenet201, _HUANG_DENSE, 18_277_220, 1_364_061_696),
-    "googlenet": Network(inception.googlenet, _SZEGEDY_2015, 6_402_564, 531_976_192),
-    "inceptionv3": Network(inception.inceptionv3, _SZEGEDY_2016, 22_318_148, 3_390_711_808),
-    "inceptionv4": Network(inception_v4.inceptionv4, _SZEGEDY_2017, 41_296_516, 7_503_132_032),
-    "inceptionresnetv2": Network(
-        inception_v4.inceptionresnetv2, _SZEGEDY_2017, 65_442_072, 9_293_562_640
-    ),
-    "xception": Network(xception.xception, _CHOLLET, 21_013_988, 1_129_865_728),
-    "resnet18": Network(resnet.resnet18, _HE, 11_220_132, 555_468_800),
-    "resnet34": Network(resnet.resnet34, _HE, 21_328_292, 1_159_448_576),
-    "resnet50": Network(resnet.resnet50, _HE, 23_705_252, 1_298_014_208),
-    "resnet101": Network(resnet.resnet101, _HE, 42_697_380, 2_510_168_064),
-    "resnet152": Network(resnet.resnet152, _HE, 58_341_028, 3_722_321_920),
-    "resnext50": Network(resnet.resnext50, _XIE, 14_788_772, 750_919_680),
-    "resnext101": Network(resnet.resnext101, _XIE, 25_303_204, 1_419_386_880),
-    "resnext152": Network(resnet.resnext152, _XIE, 33_343_652, 1_930_567_680),
-    "seresnet18": Network(resnet.seresnet18, _HU, 11_314_012, 555_555_840),
-    "seresnet34": Network(resnet.seresnet34, _HU, 21_498_000, 1_159_605_760),
-    "seresnet50": Network(resnet.seresnet50, _HU, 26_262_804, 1_300_529_152),
-    "seresnet101": Network(resnet.seresnet101, _HU, 47_527_764, 2_514_911_232),
-    "seresnet152": Network(resnet.seresnet152, _HU, 65_045_780, 3_728_900_096),
-    "nasnet": Network(nasnet.nasnet, _ZOPH, 4_334_056, 657_224_832),
-    "wideresnet-40-10": Network(
-        wide_resnet.wideresnet_40_10, _ZAGORUYKO, 55_914_020, 8_074_541_568
-    ),
-    "stochasticdepth18": Network(resnet.stochasticdepth18, _HUANG_DEPTH, 11_224_932, 555_468_800),
-    "stochasticdepth34": Network(resnet.stochasticdepth34, _HUANG_DEPTH, 21_336_804, 1_159_448_576),
-    "stochasticdepth50": Network(resnet.stochasticdepth50, _HUANG_DEPTH, 23_705_316, 1_298_014_208),
-    "stochasticdepth101": Network(
-        resnet.stochasticdepth101, _HUANG_DEPTH, 42_697_444, 2_510_168_064
-    ),
+    "resnet18-tract": Network(resnet.resnet18_tract, 11_220_132, 140_232_704),
+    "vit-cifar": Network(vit.CifarViT, 6_303_460, 426_486_528),
+    "resnet18-imagenet": Network(resnet.resnet18_imagenet, 11_227_812, 37_062_656),
+    "deit3-small": Network(deit3.deit3_small, 21_639_268, 107_616_768),
+    "deit3-base": Network(deit3.deit3_base, 85_745_764, 427_570_176),
+    "squeezenet": Network(squeezenet.SqueezeNet, 781_156, 53_280_768),
+    "mobilenet": Network(mobilenet.MobileNet, 3_315_428, 46_446_592),
+    "mobilenetv2": Network(mobilenet.MobileNetV2, 2_369_380, 64_947_264),
+    "shufflenet": Network(shufflenet.ShuffleNet, 1_012_108, 41_693_952),
+    "shufflenetv2": Network(shufflenet.ShuffleNetV2, 1_360_896, 43_675_520),
+    "vgg11": Network(vgg.vgg11, 28_518_244, 172_048_384),
+    "vgg13": Network(vgg.vgg13, 28_703_140, 247_545_856),
+    "vgg16": Network(vgg.vgg16, 34_015_396, 332_480_512),
+    "vgg19": Network(vgg.vgg19, 39_327_652, 417_415_168),
+    "densenet121": Network(densenet.densenet121, 7_048_548, 888_442_880),
+    "densenet161": Network(densenet.densenet161, 26_681_188, 2_467_749_504),
+    "densenet201": Network(densenet.densenet201, 18_277_220, 1_364_061_696),
+    "googlenet": Network(inception.GoogLeNet, 6_402_564, 531_976_192),
+    "inceptionv3": Network(inception.InceptionV3, 22_318_148, 3_390_711_808),
+    "inceptionv4": Network(inception_v4.InceptionV4, 41_296_516, 7_503_132_032),
+    "inceptionresnetv2": Network(inception_v4.InceptionResNetV2, 65_442_072, 9_293_562_640),
+    "xception": Network(xception.Xception, 21_013_988, 1_129_865_728),
+    "resnet18": Network(resnet.resnet18, 11_220_132, 555_468_800),
+    "resnet34": Network(resnet.resnet34, 21_328_292, 1_159_448_576),
+    "resnet50": Network(resnet.resnet50, 23_705_252, 1_298_014_208),
+    "resnet101": Network(resnet.resnet101, 42_697_380, 2_510_168_064),
+    "resnet152": Network(resnet.resnet152, 58_341_028, 3_722_321_920),
+    "resnext50": Network(resnet.resnext50, 14_788_772, 750_919_680),
+    "resnext101": Network(resnet.resnext101, 25_303_204, 1_419_386_880),
+    "resnext152": Network(resnet.resnext152, 33_343_652, 1_930_567_680),
+    "seresnet18": Network(resnet.seresnet18, 11_314_012, 555_555_840),
+    "seresnet34": Network(resnet.seresnet34, 21_498_000, 1_159_605_760),
+    "seresnet50": Network(resnet.seresnet50, 26_262_804, 1_300_529_152),
+    "seresnet101": Network(resnet.seresnet101, 47_527_764, 2_514_911_232),
+    "seresnet152": Network(resnet.seresnet152, 65_045_780, 3_728_900_096),
+    "nasnet": Network(nasnet.NASNet, 4_334_056, 657_224_832),
+    "wideresnet-40-10": Network(wide_resnet.wideresnet_40_10, 55_914_020, 8_074_541_568),
+    "stochasticdepth18": Network(resnet.stochasticdepth18, 11_224_932, 555_468_800),
+    "stochasticdepth34": Network(resnet.stochasticdepth34, 21_336_804, 1_159_448_576),
+    "stochasticdepth50": Network(resnet.stochasticdepth50, 23_705_316, 1_298_014_208),
+    "stochasticdepth101": Network(resnet.stochasticdepth101, 42_697_444, 2_510_168_064),
 }
 """All networks, by their names in recipes."""
 

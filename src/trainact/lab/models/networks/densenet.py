@@ -5,7 +5,7 @@ Huang, Liu, van der Maaten, Weinberger: Densely Connected Convolutional Networks
 
 from torch import Tensor, nn
 
-from trainact.lab.models.networks.layers import Concat, make_head
+from trainact.lab.models.networks.layers import Concat, make_builder, make_head
 
 __all__ = ["DenseNet", "densenet121", "densenet161", "densenet201"]
 
@@ -70,16 +70,6 @@ def _make_transition(channels: int, narrowed: int) -> nn.Sequential:
     )
 
 
-def densenet121(num_classes: int = 100, *, in_channels: int = 3) -> DenseNet:
-    """Return DenseNet-121 (Huang et al., 2017), with 7,048,548 parameters at 100 classes."""
-    return DenseNet((6, 12, 24, 16), num_classes, in_channels=in_channels)
-
-
-def densenet161(num_classes: int = 100, *, in_channels: int = 3) -> DenseNet:
-    """Return DenseNet-161 (Huang et al., 2017), with 26,681,188 parameters at 100 classes."""
-    return DenseNet((6, 12, 36, 24), num_classes, in_channels=in_channels, growth=48)
-
-
-def densenet201(num_classes: int = 100, *, in_channels: int = 3) -> DenseNet:
-    """Return DenseNet-201 (Huang et al., 2017), with 18,277,220 parameters at 100 classes."""
-    return DenseNet((6, 12, 48, 32), num_classes, in_channels=in_channels)
+densenet121 = make_builder(DenseNet, (6, 12, 24, 16))
+densenet161 = make_builder(DenseNet, (6, 12, 36, 24), growth=48)
+densenet201 = make_builder(DenseNet, (6, 12, 48, 32))

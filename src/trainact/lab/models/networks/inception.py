@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from trainact.lab.models.networks.layers import Concat, ConvNorm, make_head
 
-__all__ = ["GoogLeNet", "InceptionV3", "googlenet", "inceptionv3"]
+__all__ = ["GoogLeNet", "InceptionV3"]
 
 Size = int | tuple[int, int]
 HALVE = (2, 0)
@@ -205,13 +205,3 @@ class InceptionV3(nn.Module):
                 make_branch(channels, (192, 1), pool=average_pool()),
             ]
         )
-
-
-def googlenet(num_classes: int = 100, *, in_channels: int = 3) -> GoogLeNet:
-    """Return GoogLeNet (Szegedy et al., 2015), with 6,402,564 parameters at 100 classes."""
-    return GoogLeNet(num_classes, in_channels=in_channels)
-
-
-def inceptionv3(num_classes: int = 100, *, in_channels: int = 3) -> InceptionV3:
-    """Return Inception-v3 (Szegedy et al., 2016), with 22,318,148 parameters at 100 classes."""
-    return InceptionV3(num_classes, in_channels=in_channels)

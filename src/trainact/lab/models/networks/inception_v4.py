@@ -15,7 +15,7 @@ from trainact.lab.models.networks.inception import (
 )
 from trainact.lab.models.networks.layers import Concat, make_head
 
-__all__ = ["InceptionResNetV2", "InceptionV4", "inceptionresnetv2", "inceptionv4"]
+__all__ = ["InceptionResNetV2", "InceptionV4"]
 
 
 def _make_stem(in_channels: int) -> nn.Sequential:
@@ -199,13 +199,3 @@ class InceptionResNetV2(nn.Module):
             ]
         )
         return InceptionResidual(branches, 448, channels, 2048, scale=0.1)
-
-
-def inceptionv4(num_classes: int = 100, *, in_channels: int = 3) -> InceptionV4:
-    """Return Inception-v4 (Szegedy et al., 2017), with 41,296,516 parameters at 100 classes."""
-    return InceptionV4(num_classes, in_channels=in_channels)
-
-
-def inceptionresnetv2(num_classes: int = 100, *, in_channels: int = 3) -> InceptionResNetV2:
-    """Return Inception-ResNet-v2 (Szegedy et al., 2017): 65,442,072 parameters at 100 classes."""
-    return InceptionResNetV2(num_classes, in_channels=in_channels)

@@ -1,11 +1,12 @@
 """Layers that most networks share."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Concat", "ConvNorm", "make_head"]
+__all__ = ["Concat", "ConvNorm", "make_builder", "make_head"]
 
 
 class ConvNorm(nn.Module):
@@ -64,3 +65,17 @@ def make_head(features: int, num_classes: int, *, dropout: float = 0.0) -> nn.Se
     if dropout:
         parts.append(nn.Dropout(dropout))
     return nn.Sequential(*parts, nn.Linear(features, num_classes))
+
+
+def make_builder(
+    network: Callable[..., nn.Module], *args: Any, **options: Any
+) -> Callable[..., nn.Module]:
+    """Return a builder with the arguments ``num_classes`` and ``in_channels``.
+
+    It calls ``network(*args, num_classes, in_channels=in_channels, **options)``.
+    """
+
+    def build(num_classes: int = 100, *, in_channels: int = 3) -> nn.Module:
+        return network(*args, num_classes, in_channels=in_channels, **options)
+
+    return build

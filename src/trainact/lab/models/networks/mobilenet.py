@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from trainact.lab.models.networks.layers import ConvNorm, make_head
 
-__all__ = ["MobileNet", "MobileNetV2", "mobilenet", "mobilenetv2"]
+__all__ = ["MobileNet", "MobileNetV2"]
 
 PLAN = (
     *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1)),
@@ -111,13 +111,3 @@ class MobileNetV2(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return logits [N, classes] of images [N, C, H, W]."""
         return self.head(self.stages(self.stem(images)))
-
-
-def mobilenet(num_classes: int = 100, *, in_channels: int = 3) -> MobileNet:
-    """Return MobileNet (Howard et al., 2017), with 3,315,428 parameters at 100 classes."""
-    return MobileNet(num_classes, in_channels=in_channels)
-
-
-def mobilenetv2(num_classes: int = 100, *, in_channels: int = 3) -> MobileNetV2:
-    """Return MobileNetV2 (Sandler et al., 2018), with 2,369,380 parameters at 100 classes."""
-    return MobileNetV2(num_classes, in_channels=in_channels)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trainact.lab.models.networks.layers import make_head
 
-__all__ = ["NASNet", "nasnet"]
+__all__ = ["NASNet"]
 
 
 def _make_pointwise(in_channels: int, out_channels: int, *, bias: bool) -> nn.Sequential:
@@ -179,8 +179,3 @@ class NASNet(nn.Module):
         for cell in self.cells:
             x, earlier = cell(x, earlier), x
         return self.head(x.relu())
-
-
-def nasnet(num_classes: int = 100, *, in_channels: int = 3) -> NASNet:
-    """Return NASNet-A (Zoph et al., 2018), with 4,334,056 parameters at 100 classes."""
-    return NASNet(num_classes, in_channels=in_channels)

@@ -7,10 +7,12 @@ Huang, Sun, Liu, Sedra, Weinberger: Deep Networks with Stochastic Depth, 2016.
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
-from trainact.lab.models.networks.layers import ConvNorm, make_head
+from trainact.lab.models.networks.layers import ConvNorm, make_builder, make_head
 from trainact.lab.models.networks.residual import BasicBlock, BlockOptions, Bottleneck
 
 __all__ = [
@@ -122,138 +124,42 @@ def _initialise(network: ResNet) -> ResNet:
     return network
 
 
-def resnet18(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
-    """Return ResNet-18 (He et al., 2016), with 11,220,132 parameters at 100 classes."""
-    return ResNet(BasicBlock, (2, 2, 2, 2), num_classes, in_channels=in_channels)
+resnet18 = make_builder(ResNet, BasicBlock, (2, 2, 2, 2))
+resnet34 = make_builder(ResNet, BasicBlock, (3, 4, 6, 3))
+resnet50 = make_builder(ResNet, Bottleneck, (3, 4, 6, 3))
+resnet101 = make_builder(ResNet, Bottleneck, (3, 4, 23, 3))
+resnet152 = make_builder(ResNet, Bottleneck, (3, 8, 36, 3))
+
+# ResNeXt 32x4d. As in the network of the paper's experiments, the first 1 x 1 is grouped too, and
+# the second stage of ResNeXt-152 has 4 blocks, not 8.
+_GROUPED = BlockOptions(groups=32, group_width=4)
+resnext50 = make_builder(ResNet, Bottleneck, (3, 4, 6, 3), options=_GROUPED)
+resnext101 = make_builder(ResNet, Bottleneck, (3, 4, 23, 3), options=_GROUPED)
+resnext152 = make_builder(ResNet, Bottleneck, (3, 4, 36, 3), options=_GROUPED)
+
+# SE-ResNet. As in the network of the paper's experiments, ReLU precedes the gate, and all
+# convolutions have a bias.
+_GATED: dict[str, Any] = {"first_bias": True, "options": BlockOptions(bias=True, reduction=16)}
+seresnet18 = make_builder(ResNet, BasicBlock, (2, 2, 2, 2), **_GATED)
+seresnet34 = make_builder(ResNet, BasicBlock, (3, 4, 6, 3), **_GATED)
+seresnet50 = make_builder(ResNet, Bottleneck, (3, 4, 6, 3), **_GATED)
+seresnet101 = make_builder(ResNet, Bottleneck, (3, 4, 23, 3), **_GATED)
+seresnet152 = make_builder(ResNet, Bottleneck, (3, 8, 36, 3), **_GATED)
 
 
-def resnet34(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
-    """Return ResNet-34 (He et al., 2016), with 21,328,292 parameters at 100 classes."""
-    return ResNet(BasicBlock, (3, 4, 6, 3), num_classes, in_channels=in_channels)
+def _make_stochastic(
+    block: type[BasicBlock | Bottleneck], depths: tuple[int, ...]
+) -> Callable[..., nn.Module]:
+    """Return the builder of a ResNet whose survival probability decreases from 1 to 0.5.
 
-
-def resnet50(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
-    """Return ResNet-50 (He et al., 2016), with 23,705,252 parameters at 100 classes."""
-    return ResNet(Bottleneck, (3, 4, 6, 3), num_classes, in_channels=in_channels)
-
-
-def resnet101(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
-    """Return ResNet-101 (He et al., 2016), with 42,697,380 parameters at 100 classes."""
-    return ResNet(Bottleneck, (3, 4, 23, 3), num_classes, in_channels=in_channels)
-
-
-def resnet152(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
-    """Return ResNet-152 (He et al., 2016), with 58,341,028 parameters at 100 classes."""
-    return ResNet(Bottleneck, (3, 8, 36, 3), num_classes, in_channels=in_channels)
-
-
-def resnext50(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
-    """Return ResNeXt-50 32x4d (Xie et al., 2017), with 14,788,772 parameters at 100 classes."""
-    return _build_resnext((3, 4, 6, 3), num_classes, in_channels)
-
-
-def resnext101(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
-    """Return ResNeXt-101 32x4d (Xie et al., 2017), with 25,303,204 parameters at 100 classes."""
-    return _build_resnext((3, 4, 23, 3), num_classes, in_channels)
-
-
-def resnext152(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
-    """Return ResNeXt-152 32x4d (Xie et al., 2017), with 33,343,652 parameters at 100 classes.
-
-    Its second stage has 4 blocks, not ResNet-152's 8: 143 convolutions including the shortcuts.
-    """
-    return _build_resnext((3, 4, 36, 3), num_classes, in_channels)
-
-
-def _build_resnext(depths: tuple[int, ...], num_classes: int, in_channels: int) -> ResNet:
-    """Return a ResNet with bottlenecks of 32 groups of 4 channels.
-
-    The first 1 x 1 is grouped too, as in the network of the paper's experiments.
-    """
-    options = BlockOptions(groups=32, group_width=4)
-    return ResNet(Bottleneck, depths, num_classes, in_channels=in_channels, options=options)
-
-
-def seresnet18(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
-    """Return SE-ResNet-18 (Hu et al., 2018), with 11,314,012 parameters at 100 classes."""
-    return _build_seresnet(BasicBlock, (2, 2, 2, 2), num_classes, in_channels)
-
-
-def seresnet34(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
-    """Return SE-ResNet-34 (Hu et al., 2018), with 21,498,000 parameters at 100 classes."""
-    return _build_seresnet(BasicBlock, (3, 4, 6, 3), num_classes, in_channels)
-
-
-def seresnet50(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
-    """Return SE-ResNet-50 (Hu et al., 2018), with 26,262,804 parameters at 100 classes."""
-    return _build_seresnet(Bottleneck, (3, 4, 6, 3), num_classes, in_channels)
-
-
-def seresnet101(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
-    """Return SE-ResNet-101 (Hu et al., 2018), with 47,527,764 parameters at 100 classes."""
-    return _build_seresnet(Bottleneck, (3, 4, 23, 3), num_classes, in_channels)
-
-
-def seresnet152(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
-    """Return SE-ResNet-152 (Hu et al., 2018), with 65,045,780 parameters at 100 classes."""
-    return _build_seresnet(Bottleneck, (3, 8, 36, 3), num_classes, in_channels)
-
-
-def _build_seresnet(
-    block: type[BasicBlock | Bottleneck],
-    depths: tuple[int, ...],
-    num_classes: int,
-    in_channels: int,
-) -> ResNet:
-    """Return a ResNet with squeeze-and-excitation.
-
-    ReLU comes before the gate, and all convolutions have a bias, as in the network of the paper's
-    experiments.
-    """
-    options = BlockOptions(bias=True, reduction=16)
-    return ResNet(
-        block, depths, num_classes, in_channels=in_channels, first_bias=True, options=options
-    )
-
-
-def stochasticdepth18(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
-    """Return ResNet-18 with stochastic depth (Huang et al., 2016): 11,224,932 parameters."""
-    return _build_stochasticdepth(BasicBlock, (2, 2, 2, 2), num_classes, in_channels)
-
-
-def stochasticdepth34(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
-    """Return ResNet-34 with stochastic depth (Huang et al., 2016): 21,336,804 parameters."""
-    return _build_stochasticdepth(BasicBlock, (3, 4, 6, 3), num_classes, in_channels)
-
-
-def stochasticdepth50(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
-    """Return ResNet-50 with stochastic depth (Huang et al., 2016): 23,705,316 parameters."""
-    return _build_stochasticdepth(Bottleneck, (3, 4, 6, 3), num_classes, in_channels)
-
-
-def stochasticdepth101(num_classes: int = 100, *, in_channels: int = 3) -> ResNet:
-    """Return ResNet-101 with stochastic depth (Huang et al., 2016): 42,697,444 parameters."""
-    return _build_stochasticdepth(Bottleneck, (3, 4, 23, 3), num_classes, in_channels)
-
-
-def _build_stochasticdepth(
-    block: type[BasicBlock | Bottleneck],
-    depths: tuple[int, ...],
-    num_classes: int,
-    in_channels: int,
-) -> ResNet:
-    """Return a ResNet whose survival probability decreases linearly from 1 to 0.5.
-
-    No ReLU follows a block's sum, and the first convolution and basic blocks have a bias, as in the
-    network of the paper's experiments.
+    As in the network of the paper's experiments, no ReLU follows a block's sum, and the first
+    convolution and basic blocks have a bias.
     """
     options = BlockOptions(bias=block is BasicBlock, relu=False)
-    return ResNet(
-        block,
-        depths,
-        num_classes,
-        in_channels=in_channels,
-        first_bias=True,
-        options=options,
-        last_survival=0.5,
-    )
+    return make_builder(ResNet, block, depths, first_bias=True, options=options, last_survival=0.5)
+
+
+stochasticdepth18 = _make_stochastic(BasicBlock, (2, 2, 2, 2))
+stochasticdepth34 = _make_stochastic(BasicBlock, (3, 4, 6, 3))
+stochasticdepth50 = _make_stochastic(Bottleneck, (3, 4, 6, 3))
+stochasticdepth101 = _make_stochastic(Bottleneck, (3, 4, 23, 3))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainact.lab.models.networks.layers import ConvNorm, make_head
 
-__all__ = ["ShuffleNet", "ShuffleNetV2", "shuffle_channels", "shufflenet", "shufflenetv2"]
+__all__ = ["ShuffleNet", "ShuffleNetV2", "shuffle_channels"]
 
 DEPTHS = (4, 8, 4)
 """Units of the three stages, in both networks."""
@@ -143,13 +143,3 @@ class ShuffleNetV2(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return logits [N, classes] of images [N, C, H, W]."""
         return self.head(self.last(self.stages(self.stem(images))))
-
-
-def shufflenet(num_classes: int = 100, *, in_channels: int = 3) -> ShuffleNet:
-    """Return ShuffleNet, 3 groups (Zhang et al., 2018): 1,012,108 parameters at 100 classes."""
-    return ShuffleNet(num_classes, in_channels=in_channels)
-
-
-def shufflenetv2(num_classes: int = 100, *, in_channels: int = 3) -> ShuffleNetV2:
-    """Return ShuffleNetV2, width 1 (Ma et al., 2018), with 1,360,896 parameters at 100 classes."""
-    return ShuffleNetV2(num_classes, in_channels=in_channels)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from trainact.lab.models.networks.layers import Concat, ConvNorm
 
-__all__ = ["SqueezeNet", "squeezenet"]
+__all__ = ["SqueezeNet"]
 
 
 class Fire(nn.Module):
@@ -65,8 +65,3 @@ class SqueezeNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return logits [N, classes] of images [N, C, H, W]."""
         return self.head(self.fires(self.stem(images)))
-
-
-def squeezenet(num_classes: int = 100, *, in_channels: int = 3) -> SqueezeNet:
-    """Return SqueezeNet (Iandola et al., 2016), with 781,156 parameters at 100 classes."""
-    return SqueezeNet(num_classes, in_channels=in_channels)

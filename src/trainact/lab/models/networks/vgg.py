@@ -5,7 +5,7 @@ Simonyan, Zisserman: Very Deep Convolutional Networks for Large-Scale Image Reco
 
 from torch import Tensor, nn
 
-from trainact.lab.models.networks.layers import ConvNorm
+from trainact.lab.models.networks.layers import ConvNorm, make_builder
 
 __all__ = ["VGG", "vgg11", "vgg13", "vgg16", "vgg19"]
 
@@ -60,21 +60,7 @@ class VGG(nn.Module):
         return self.head(self.pool(self.stages(images)).flatten(1))
 
 
-def vgg11(num_classes: int = 100, *, in_channels: int = 3) -> VGG:
-    """Return VGG-11 (Simonyan et al., 2015), with 28,518,244 parameters at 100 classes."""
-    return VGG((1, 1, 2, 2, 2), num_classes, in_channels=in_channels)
-
-
-def vgg13(num_classes: int = 100, *, in_channels: int = 3) -> VGG:
-    """Return VGG-13 (Simonyan et al., 2015), with 28,703,140 parameters at 100 classes."""
-    return VGG((2, 2, 2, 2, 2), num_classes, in_channels=in_channels)
-
-
-def vgg16(num_classes: int = 100, *, in_channels: int = 3) -> VGG:
-    """Return VGG-16 (Simonyan et al., 2015), with 34,015,396 parameters at 100 classes."""
-    return VGG((2, 2, 3, 3, 3), num_classes, in_channels=in_channels)
-
-
-def vgg19(num_classes: int = 100, *, in_channels: int = 3) -> VGG:
-    """Return VGG-19 (Simonyan et al., 2015), with 39,327,652 parameters at 100 classes."""
-    return VGG((2, 2, 4, 4, 4), num_classes, in_channels=in_channels)
+vgg11 = make_builder(VGG, (1, 1, 2, 2, 2))
+vgg13 = make_builder(VGG, (2, 2, 2, 2, 2))
+vgg16 = make_builder(VGG, (2, 2, 3, 3, 3))
+vgg19 = make_builder(VGG, (2, 2, 4, 4, 4))

@@ -1,4 +1,8 @@
-"""The paper's vision transformer for CIFAR, and the patch normalisations it is compared with."""
+"""The paper's vision transformer for CIFAR, and the patch normalisations it is compared with.
+
+Dosovitskiy et al.: An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale,
+2021.
+"""
 
 import torch
 import torch.nn.functional as F

@@ -6,7 +6,7 @@ Zagoruyko, Komodakis: Wide Residual Networks, 2016.
 from torch import Tensor, nn
 
 from trainact.errors import TrActValueError
-from trainact.lab.models.networks.layers import make_head
+from trainact.lab.models.networks.layers import make_builder, make_head
 
 __all__ = ["WideResNet", "wideresnet_40_10"]
 
@@ -79,6 +79,4 @@ class WideResNet(nn.Module):
         return self.head(self.norm(self.stages(self.stem(images))).relu_())
 
 
-def wideresnet_40_10(num_classes: int = 100, *, in_channels: int = 3) -> WideResNet:
-    """Return WRN-40-10 (Zagoruyko et al., 2016), with 55,914,020 parameters at 100 classes."""
-    return WideResNet(num_classes, in_channels=in_channels, depth=40, widening=10)
+wideresnet_40_10 = make_builder(WideResNet, depth=40, widening=10)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from trainact.lab.models.networks.layers import ConvNorm, make_head
 
-__all__ = ["Xception", "xception"]
+__all__ = ["Xception"]
 
 
 def _make_separable(in_channels: int, out_channels: int) -> nn.Sequential:
@@ -92,8 +92,3 @@ class Xception(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return logits [N, classes] of images [N, C, H, W]."""
         return self.head(self.exit(self.middle(self.entry(images))))
-
-
-def xception(num_classes: int = 100, *, in_channels: int = 3) -> Xception:
-    """Return Xception (Chollet, 2017), with 21,013,988 parameters at 100 classes."""
-    return Xception(num_classes, in_channels=in_channels)
