@@ -10,11 +10,8 @@ from typing import Any, Literal
 from trainact.errors import TrActTypeError, TrActValueError
 from trainact.lab.text import describe_unknown
 
-name_nearest = describe_unknown  # for callers that have not moved to lab.text yet
-
 __all__ = [
     "build_table",
-    "name_nearest",
     "parse_positive_numbers",
     "parse_value",
     "parse_whole_numbers",
