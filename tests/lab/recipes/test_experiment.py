@@ -89,3 +89,17 @@ def test_weights_come_from_a_recipe_and_a_budget_that_exist():
     assert sources["deit3-vit-s-finetune-a"] == ("deit3-vit-s", 400)
     assert sources["deit3-vit-s-800-finetune-a"] == ("deit3-vit-s", 800)
     assert sources["transfer-cars"] == ("deit3-vit-s", 800)
+
+
+def test_the_settings_that_the_paper_states_are_those_of_the_recipes():
+    runs = {r.schedule.epochs: r for r in find_experiment("imagenet-resnet50").plan()}
+    rates = {e: (r.optimizer.lr, r.schedule.milestones) for e, r in runs.items()}
+    assert rates == {30: (0.141, (10, 20)), 60: (0.1, (20, 40)), 90: (0.1, (30, 60))}
+    lams = {r.schedule.epochs: r.tract.lam for r in find_experiment("deit3-vit-s").plan()}
+    assert lams == {400: 0.1, 800: 0.2}
+    for name, epochs in (("cifar10", 200), ("cifar100", 200), ("flowers102", 5000), ("cars", 1000)):
+        plan = find_experiment(f"transfer-{name}").plan()
+        stages = {(r.model.pretraining, r.tract.enabled) for r in plan}
+        assert stages == {(a, b) for a in ("plain", "tract") for b in (True, False)}
+        assert {r.schedule.epochs for r in plan} == {epochs}
+        assert all(r.optimizer.nesterov for r in plan)  # as timm's sgd has it

@@ -1,7 +1,6 @@
 """Recipes: typed fields, unknown names, changes by dotted names, identities and files."""
 
 import dataclasses
-import math
 import re
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.recipes.recipe import (
     TABLES,
     Recipe,
-    ScheduleFields,
     change_recipe,
     identify,
     make_recipe,
@@ -21,7 +19,6 @@ from trainact.lab.recipes.recipe import (
     write_recipe,
 )
 from trainact.lab.records.results import find_runs
-from trainact.lab.training.optimizers import rate_at
 
 RESULTS = Path(__file__).parents[3] / "results"
 
@@ -138,32 +135,6 @@ def test_the_committed_records_keep_their_recipe_ids():
     assert len(records) > 200
     for record in records:
         assert identify(make_recipe(record["recipe"])) == record["recipe_id"]
-
-
-def test_a_cosine_over_the_whole_run_hides_its_beginning_under_the_warm_up():
-    """As timm's scheduler of DeiT: the rate jumps a little where the warm-up ends."""
-    fields = ScheduleFields(epochs=400, warmup_epochs=5, warmup_from=1e-6, final_lr=1e-5,
-                            cosine_over="run", per="epoch")  # fmt: skip
-    assert rate_at(fields, 4e-3, 0, 10) == 1e-6
-    expected = 1e-5 + (4e-3 - 1e-5) * (1 + math.cos(math.pi * 100 / 400)) / 2
-    assert rate_at(fields, 4e-3, 1005, 10) == pytest.approx(expected)
-
-
-def test_schedules_follow_their_formulas():
-    cosine = ScheduleFields(epochs=10, warmup_epochs=5, final_lr=1e-5, per="epoch")
-    rates = [rate_at(cosine, 1e-3, epoch * 7 + 3, 7) for epoch in range(10)]
-    assert rates[0] == 0
-    assert rates[1] == pytest.approx(2e-4)
-    assert rates[5] == pytest.approx(1e-3)
-    assert rates[9] > 1e-5
-    steps = ScheduleFields(epochs=200, name="steps", milestones=(60, 120, 160), decay=0.2,
-                           warmup_epochs=1)  # fmt: skip
-    at = {epoch: rate_at(steps, 0.1, int(epoch * 10), 10) for epoch in (0, 0.5, 1, 60, 120, 199)}
-    assert at[0] == 0
-    assert at[0.5] == pytest.approx(0.05)
-    assert (at[1], at[60], at[120]) == pytest.approx((0.1, 0.02, 0.004))
-    assert at[199] == pytest.approx(0.0008)
-    assert rate_at(ScheduleFields(name="constant"), 0.3, 99, 3) == 0.3
 
 
 def test_a_value_of_the_wrong_kind_is_a_type_error_too():

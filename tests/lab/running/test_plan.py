@@ -1,41 +1,18 @@
-"""The CIFAR-100 table: 540 runs of 36 networks, their folders, parts, failures and comparisons."""
+"""Plans: 540 runs of 36 networks in their folders and shards, and the command of a recipe."""
 
 import collections
-import json
 
 import pytest
 
-from comparison_records import make_record
-from lab_helpers import make_quick, start
-from result_folders import find_records
 from trainact.errors import TrActValueError
-from trainact.lab.analysis.answers import answer
-from trainact.lab.commands import cli
 from trainact.lab.models.networks import NETWORKS
 from trainact.lab.recipes.experiment import Experiment, find_experiment, name_network
 from trainact.lab.recipes.recipe import Recipe, identify
-from trainact.lab.records.failures import clear_failure, read_failure, write_failure
-from trainact.lab.running import runner
 from trainact.lab.running.plan import PlannedRun, Shard, format_command, parse_shard, place_runs
 from trainact.lab.running.smoke import shrink
 from trainact.lab.training.optimizers import rate_at
 
 OTHERS = {"resnet18-tract", "vit-cifar", "resnet18-imagenet", "deit3-small", "deit3-base"}
-TWO = """
-[experiment]
-title = "two networks"
-seeds = "0"
-networks = ["small_models:make_tiny", "small_models:make_noisy"]
-[data]
-name = "photos"
-train_images = 64
-test_images = 16
-batch_size = 32
-[schedule]
-epochs = 1
-[run]
-device = "cpu"
-"""
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +28,6 @@ def planned(table, tmp_path_factory) -> list[PlannedRun]:
         for member in table.split()
         for run in place_runs(member.plan(), root / member.name, member.name)
     ]
-
-
-@pytest.fixture
-def two(tmp_path) -> str:
-    (tmp_path / "two.toml").write_text(TWO)
-    return str(tmp_path / "two.toml")
 
 
 def test_the_table_is_540_runs_of_36_networks(table):
@@ -135,120 +106,10 @@ def test_a_shard_that_is_none_is_refused(text):
         parse_shard(text)
 
 
-def test_the_command_lists_networks_parts_and_what_is_wrong(capsys, tmp_path):
-    base = ["run", "cifar100-table", "--dry-run", "--out", str(tmp_path)]
-    assert cli.main([*base, "--shard", "2/4"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 135
-    assert cli.main([*base, "--networks", "vgg11,resnet18", "--epochs", "133"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 10
-    seven = ["--epochs", "7", "--seeds", "0", "schedule.milestones=[3]"]
-    assert cli.main([*base, *seven, "--networks", "vgg11"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 2  # another budget has all arms
-    for wrong, message in (
-        (["--networks", "vgg12"], "unknown network of cifar100-table 'vgg12'; did you mean"),
-        (["--arms", "plain", "--epochs", "133"], "has no run with these arms and budgets"),
-        (["--shard", "3/2"], "--shard takes i/n"),
-    ):
-        assert cli.main([*base, *wrong]) == 2
-        assert message in capsys.readouterr().err
-    assert cli.main(["run", "photos", "--networks", "vgg11"]) == 2
-    assert "photos has one network" in capsys.readouterr().err
-
-
-def test_runs_of_two_networks_are_done_apart_and_never_compared(two, tmp_path, capsys):
-    out = tmp_path / "out"
-    assert cli.main(["run", two, "--out", str(out)]) == 0
-    said = capsys.readouterr()
-    assert "4 runs complete, 0 diverged, 0 failed" in said.out
-    assert f"Report: trainact report {out}\n" in said.out
-    assert "small_models-make_noisy: plain, 1 epoch, seed 0: epoch 1/1" in said.err
-    folders = sorted(path.name for path in out.iterdir())
-    assert folders == ["small_models-make_noisy", "small_models-make_tiny"]
-    for folder in folders:
-        records = find_records(out / folder)
-        assert {r["model"]["name"] for r in records} == {folder.replace("-", ":", 1)}
-        assert len(answer(records).runs) == 2
-    with pytest.raises(TrActValueError, match=r"records of 2 networks \(small_models:make_noisy,"):
-        answer(find_records(out))
-
-
-def test_records_of_two_networks_are_refused_even_where_nothing_else_tells_them_apart():
-    records = [
-        make_record("plain", 2, 0, 50.0),
-        make_record("tract-0.1", 2, 0, 60.0, model__name="lab:vgg11"),
-    ]
-    with pytest.raises(TrActValueError, match="records of 2 networks"):
-        answer(records)
-
-
-def test_a_failure_is_recorded_listed_tried_again_and_then_forgotten(tmp_path, capsys):
-    """Here and in a process of its own; the run beside it is done all the same."""
-    file, out = tmp_path / "two.toml", tmp_path / "out"
-    file.write_text(TWO.replace("make_noisy", "make_broken").replace("[model]", ""))
-    command = ["run", str(file), "--out", str(out), "--arms", "plain"]
-    assert cli.main(command) == 1
-    said = capsys.readouterr()
-    assert "1 run complete, 0 diverged, 1 failed" in said.out
-    assert "failed: small_models-make_broken: plain, 1 epoch, seed 0: RuntimeError" in said.err
-    [path] = out.rglob("failure.json")
-    failure = json.loads(path.read_text())
-    assert failure["attempts"] == 1
-    assert any("shapes cannot be multiplied" in line for line in failure["trace"])
-    assert cli.main([*command, "--dry-run"]) == 0
-    states = [line[:6].strip() for line in capsys.readouterr().out.splitlines()]
-    assert states == ["done", "failed"]
-    process = start("trainact.lab", *command, "--jobs", "2")
-    process.communicate(timeout=600)
-    assert process.returncode == 1
-    assert json.loads(path.read_text())["attempts"] == 2
-    clear_failure(path.parent)
-    assert read_failure(path.parent) is None
-
-
-def test_among_ranks_a_failure_is_written_once_and_raised_by_all(tmp_path, monkeypatch):
-    def fail(*rest):
-        raise TrActValueError("an image is cut short")
-
-    monkeypatch.setattr(runner, "train", fail)
-    run = PlannedRun(make_quick(), tmp_path)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for rank in ("1", "0"):
-        monkeypatch.setenv("RANK", rank)
-        with pytest.raises(TrActValueError, match="cut short"):
-            runner.do_run(run, lambda event: None, lambda fields: None)
-        assert (read_failure(run.folder.path) is not None) == (rank == "0")
-
-
-def test_a_run_that_ends_well_forgets_its_failure(two, tmp_path, capsys):
-    out = tmp_path / "out"
-    command = ["run", two, "--out", str(out), "--arms", "plain"]
-    experiment = find_experiment(two)
-    [run, _] = [
-        PlannedRun(recipe, out / name_network(recipe.model.name))
-        for recipe in experiment.plan()
-        if recipe.run.arm == "plain"
-    ]
-    write_failure(run.folder.path, "the power went")
-    assert cli.main([*command, "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("failed small_models-make_tiny")
-    assert cli.main(command) == 0
-    assert read_failure(run.folder.path) is None
-
-
 def test_a_plan_of_one_experiment_needs_no_member_in_its_names(tmp_path):
     [run] = place_runs([Recipe()], tmp_path)
     assert run.name == "tract, 5 epochs, seed 0"
     assert run.find_record() is None
-
-
-def test_two_small_networks_of_the_table_take_their_smoke_steps(tmp_path, capsys):
-    command = ["run", "cifar100-table", "--smoke", "--networks", "squeezenet,shufflenetv2"]
-    assert cli.main([*command, "--out", str(tmp_path), "run.device=cpu"]) == 0
-    assert "4 runs complete" in capsys.readouterr().out
-    records = find_records(tmp_path / "cifar100-table" / "squeezenet")
-    assert {r["kind"] for r in records} == {"smoke"}
-    assert all(r["epochs"][0]["train_seen"] == 8 for r in records)
-    assert not list(tmp_path.rglob("weights.safetensors"))
 
 
 @pytest.mark.parametrize(

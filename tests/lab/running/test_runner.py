@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from lab_helpers import HERE, make_quick
+from trainact.errors import TrActValueError
 from trainact.lab.data import load_data
 from trainact.lab.ranks import is_first_rank
 from trainact.lab.recipes.recipe import DataFields
+from trainact.lab.records.failures import read_failure
 from trainact.lab.running import runner
 from trainact.lab.running.display import Lines, Silence
-from trainact.lab.running.plan import place_runs
+from trainact.lab.running.plan import PlannedRun, place_runs
 from trainact.lab.running.runner import cache_data, run_all
 
 
@@ -113,3 +115,17 @@ def test_a_rank_without_a_world_size_is_ignored(monkeypatch):
     assert not is_first_rank()
     monkeypatch.delenv("RANK")
     assert is_first_rank()  # start_machine says what is missing
+
+
+def test_among_ranks_a_failure_is_written_once_and_raised_by_all(tmp_path, monkeypatch):
+    def fail(*rest):
+        raise TrActValueError("an image is cut short")
+
+    monkeypatch.setattr(runner, "train", fail)
+    run = PlannedRun(make_quick(), tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(TrActValueError, match="cut short"):
+            runner.do_run(run, lambda event: None, lambda fields: None)
+        assert (read_failure(run.folder.path) is not None) == (rank == "0")

@@ -1,20 +1,11 @@
-"""The recipes for CIFAR as smoke runs, on crops of photographs: each family learns."""
-
-import math
+"""Recipes as smoke runs: small enough, and the loss falls."""
 
 import pytest
-import torch
 
-from lab_helpers import make_quick, measure_fixed_batch
-from trainact.lab.data import load_data
-from trainact.lab.data.images import Standard
-from trainact.lab.recipes.experiment import find_experiment
+from lab_helpers import measure_fixed_batch
+from trainact.lab.recipes.experiment import find_experiment, list_experiments
 from trainact.lab.recipes.recipe import change_recipe
 from trainact.lab.running.smoke import shrink
-from trainact.lab.training.batches import Batches, Place
-from trainact.lab.training.machine import start_machine
-from trainact.lab.training.progress import TOTALS
-from trainact.lab.training.session import Session
 
 SMALLER = {"model.arguments.width": 48, "model.arguments.depth": 2, "model.arguments.heads": 4}
 NARROW = {"model.arguments.width": 16}
@@ -43,35 +34,42 @@ def test_the_loss_on_a_fixed_batch_falls(tmp_path, name, arm):
     assert after < before
 
 
-def test_pixels_are_given_in_the_range_that_a_recipe_asks_for():
-    fields = make_quick(data__flip=False, data__crop="none").data
-    data = load_data(fields)
-    standard, place = Standard((0.4, 0.5, 0.6), (0.2, 0.1, 0.4)), Place(0, 1, torch.device("cpu"))
-
-    def read(values):
-        asked = change_recipe(make_quick(), {"data.values": values, "data.flip": False,
-                                             "data.crop": "none"}).data  # fmt: skip
-        batches = Batches(data.train, asked, standard, 0, place, len(data.classes))
-        return next(batches.read(0, 0))[0].images
-
-    raw, unit, usual = read("raw"), read("unit"), read("standard")
-    assert raw.max() > 200
-    torch.testing.assert_close(raw, raw.round())
-    torch.testing.assert_close(unit, raw / 255)
-    mean, std = (torch.tensor(row)[:, None, None] for row in (standard.mean, standard.std))
-    torch.testing.assert_close(usual, (unit - mean) / std)
+SMALL_VIT = {"model.arguments.width": 48, "model.arguments.depth": 2, "model.arguments.heads": 3}
+RESNET = {"model.name": "lab:resnet18-imagenet", "model.arguments.width": 8}
+LARGE_FAMILIES = {
+    "imagenet-resnet18": ("imagenette", RESNET | {"optimizer.lr": 0.02}),
+    "deit3-vit-s": ("imagenette", SMALL_VIT),
+    "deit3-vit-s-finetune-a": ("imagenette", SMALL_VIT | {"optimizer.lr": 1e-3}),
+    "deit3-vit-s-finetune-b": ("imagenette", SMALL_VIT | {"optimizer.lr": 4e-3}),
+    "transfer-cars": ("stanford_cars", SMALL_VIT),
+    "transfer-flowers102-adamw": ("flowers102", SMALL_VIT | {"optimizer.lr": 1e-3}),
+    "imagenette-cpu-resnet": ("imagenette", {"model.arguments.width": 8, "optimizer.lr": 0.02}),
+    "imagenette-cpu-vit": ("imagenette", {"model.arguments.width": 48, "model.arguments.depth": 2}),
+}
 
 
-def test_a_step_whose_gradient_overflows_is_not_in_the_mean_norm(tmp_path, monkeypatch):
-    recipe = make_quick(optimizer__lr=1e-3)
-    session = Session(recipe, load_data(recipe.data), start_machine(recipe.run, tmp_path))
-    shares = list(session.batches.read(0, 0))[:3]
-    endless, totals = (torch.tensor(math.inf), torch.tensor(math.inf)), torch.zeros(len(TOTALS))
-    for number, (share, count) in enumerate(shares):
-        with monkeypatch.context() as patch:
-            if number == 1:
-                patch.setattr(session, "_finish_gradients", lambda: endless)
-            totals = totals + session.take_step(share, count, number)
-    sums = dict(zip(TOTALS, totals.tolist(), strict=True))
-    assert sums["finite_steps"] == 2
-    assert 0 < sums["first_layer_grad_norm"] < sums["grad_norm"] < math.inf
+@pytest.mark.parametrize("name", LARGE_FAMILIES)
+def test_the_loss_of_a_large_recipe_falls(samples, tmp_path, name):
+    folder, changes = LARGE_FAMILIES[name]
+    recipe = shrink(find_experiment(name)).recipe
+    recipe = change_recipe(recipe, {"data.name": str(samples / folder), "data.image_size": 32,
+                                    "schedule.warmup_epochs": 0, "schedule.epochs": 3,
+                                    "run.device": "cpu", "run.ema": 0, **changes})  # fmt: skip
+    before, after = measure_fixed_batch(recipe, tmp_path, epochs=3)
+    assert after < before
+
+
+def _is_large(name):
+    data = find_experiment(name).recipe.data
+    return data.image_size and data.name != "voc2007"
+
+
+def test_every_large_recipe_is_shrunk_to_small_pictures():
+    large = [name for name in list_experiments() if _is_large(name)]
+    assert len(large) == 21
+    for name in large:
+        small = shrink(find_experiment(name)).recipe
+        assert small.data.name == "photos"
+        assert (small.data.image_size, small.data.classes, small.data.workers) in {
+            (64, 0, 0), (48, 0, 0), (32, 0, 0),
+        }  # fmt: skip

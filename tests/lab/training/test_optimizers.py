@@ -8,8 +8,8 @@ from torch import nn
 
 from lab_helpers import make_quick
 from trainact.lab.models.networks import build_network
-from trainact.lab.recipes.recipe import OptimizerFields
-from trainact.lab.training.optimizers import find_undecayed, make_optimizers
+from trainact.lab.recipes.recipe import OptimizerFields, ScheduleFields
+from trainact.lab.training.optimizers import find_undecayed, make_optimizers, rate_at
 from trainact.lab.training.train import train
 
 
@@ -73,3 +73,29 @@ def test_drop_path_has_the_same_rate_in_every_block_and_layer_scale_starts_at_1e
     assert len(gammas) == 4
     assert all(torch.equal(g, torch.full_like(g, 1e-4)) for g in gammas)
     assert isinstance(make_vit().blocks[0].drop_path1, nn.Identity)
+
+
+def test_a_cosine_over_the_whole_run_hides_its_beginning_under_the_warm_up():
+    """As timm's scheduler of DeiT: the rate jumps a little where the warm-up ends."""
+    fields = ScheduleFields(epochs=400, warmup_epochs=5, warmup_from=1e-6, final_lr=1e-5,
+                            cosine_over="run", per="epoch")  # fmt: skip
+    assert rate_at(fields, 4e-3, 0, 10) == 1e-6
+    expected = 1e-5 + (4e-3 - 1e-5) * (1 + math.cos(math.pi * 100 / 400)) / 2
+    assert rate_at(fields, 4e-3, 1005, 10) == pytest.approx(expected)
+
+
+def test_schedules_follow_their_formulas():
+    cosine = ScheduleFields(epochs=10, warmup_epochs=5, final_lr=1e-5, per="epoch")
+    rates = [rate_at(cosine, 1e-3, epoch * 7 + 3, 7) for epoch in range(10)]
+    assert rates[0] == 0
+    assert rates[1] == pytest.approx(2e-4)
+    assert rates[5] == pytest.approx(1e-3)
+    assert rates[9] > 1e-5
+    steps = ScheduleFields(epochs=200, name="steps", milestones=(60, 120, 160), decay=0.2,
+                           warmup_epochs=1)  # fmt: skip
+    at = {epoch: rate_at(steps, 0.1, int(epoch * 10), 10) for epoch in (0, 0.5, 1, 60, 120, 199)}
+    assert at[0] == 0
+    assert at[0.5] == pytest.approx(0.05)
+    assert (at[1], at[60], at[120]) == pytest.approx((0.1, 0.02, 0.004))
+    assert at[199] == pytest.approx(0.0008)
+    assert rate_at(ScheduleFields(name="constant"), 0.3, 99, 3) == 0.3

@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 
 from data_cases import write_folder
-from lab_helpers import make_quick
+from lab_helpers import make_quick, without_times
 from trainact.lab.data.images import DataError
 from trainact.lab.recipes.recipe import change_recipe
 from trainact.lab.records.record import RunFolder
@@ -188,3 +188,30 @@ def test_weights_that_changed_since_the_run_ended_are_refused(recipe, tmp_path):
         train(fine, tmp_path, ignore)
     weights.unlink()
     assert train(fine, tmp_path, ignore)["seconds"] == record["seconds"]
+
+
+class StoppedError(Exception):
+    pass
+
+
+def test_a_folder_that_changes_between_two_attempts_is_refused(tmp_path):
+    root = write_folder(tmp_path / "set", {"train/a": 40, "train/b": 40, "val/a": 4, "val/b": 4})
+    recipe = make_quick(data__name=str(root), data__train_images=0, data__test_images=0,
+                        data__crop="resized", data__image_size=8)  # fmt: skip
+
+    def stop(event):
+        if event.kind == "epoch" and event.epoch == 2:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        train(recipe, tmp_path / "runs", stop)
+    file = root / "train" / "a" / "003.png"
+    kept = file.read_bytes()
+    file.write_bytes(kept + b"more")
+    with pytest.raises(DataError, match="is not the data set that this run started with"):
+        train(recipe, tmp_path / "runs", lambda event: None)
+    file.write_bytes(kept)
+    resumed = train(recipe, tmp_path / "runs", lambda event: None)
+    assert resumed["sessions"] == 2
+    whole = train(recipe, tmp_path / "whole", lambda event: None)
+    assert without_times(resumed) == without_times(whole)

@@ -226,3 +226,34 @@ def test_photographs_are_read_by_workers_as_by_this_process(samples: Path) -> No
 def test_a_stream_without_a_size_is_refused() -> None:
     with pytest.raises(TrActValueError, match=r"need one size; got data.image_size=0"):
         StreamDataset(make_stream(), DataFields(), 0, True, 0)
+
+
+def test_the_part_of_a_test_image_and_the_fill_of_a_crop_are_the_recipes(tmp_path):
+    root = write_folder(tmp_path / "set", {"train/a": 2, "train/b": 2, "val/a": 2}, size=40)
+    for file in root.rglob("*.png"):
+        from PIL import Image
+
+        picture = Image.new("RGB", (40, 40), (255, 255, 255))
+        picture.paste((90, 90, 90), (4, 4, 36, 36))
+        picture.save(file)
+    images = load_data(DataFields(name=str(root), storage="stream")).test
+
+    def read(train, **fields):
+        return StreamDataset(images, DataFields(flip=False, **fields), 20, train, 0)[0, 0, 0][0]
+
+    whole, part = read(False, test_crop=1.0), read(False, test_crop=0.5)
+    assert int(whole[0, 0, 0]) == 255
+    assert part.unique().tolist() == [90]
+    assert torch.equal(read(False, crop="resized"), read(False, test_crop=0.875))
+    corners = [
+        StreamDataset(images, DataFields(flip=False, crop_fill=fill), 20, True, 0)[0, at, 0][
+            0
+        ].min()
+        for fill in ("black", "reflect")
+        for at in range(6)
+    ]
+    assert min(map(int, corners[:6])) == 0
+    assert min(map(int, corners[6:])) >= 85
+    assert not torch.equal(
+        read(False, test_crop=1.0), read(False, test_crop=1.0, interpolation="bicubic")
+    )
