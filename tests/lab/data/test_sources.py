@@ -56,6 +56,6 @@ def test_a_class_folder_that_is_missing_is_noticed(tmp_path):
 
 def test_data_folder_is_for_named_sets():
     with pytest.raises(
-        TrActValueError, match="imagenet, imagenette, flowers102, stanford_cars or voc2007"
+        TrActValueError, match="imagenet, imagenette, flowers102, stanford_cars and voc2007"
     ):
         load_data(DataFields(name="photos", folder="x"))
