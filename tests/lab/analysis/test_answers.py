@@ -71,12 +71,3 @@ def test_a_complete_study_has_every_statistic():
     assert len(answers.differences) == len(answers.time_ratios) == 9
     assert len(answers.speed_ups) == 6
     assert answers.missing == ()
-
-
-def test_records_of_two_networks_are_refused_even_where_nothing_else_tells_them_apart():
-    records = [
-        make_record("plain", 2, 0, 50.0),
-        make_record("tract-0.1", 2, 0, 60.0, model__name="lab:vgg11"),
-    ]
-    with pytest.raises(TrActValueError, match="records of 2 networks"):
-        answer(records)

@@ -107,3 +107,12 @@ def test_runs_with_different_metrics_are_refused():
     message = r"metrics accuracy and mAP \(11-point\) cannot be compared"
     with pytest.raises(TrActValueError, match=message):
         answer([plain, other])
+
+
+def test_records_of_two_networks_are_refused_even_where_nothing_else_tells_them_apart():
+    records = [
+        make_record("plain", 2, 0, 50.0),
+        make_record("tract-0.1", 2, 0, 60.0, model__name="lab:vgg11"),
+    ]
+    with pytest.raises(TrActValueError, match="records of 2 networks"):
+        answer(records)
