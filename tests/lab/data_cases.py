@@ -1,4 +1,4 @@
-"""Small data sets in the layouts that the real ones have."""
+"""Small data sets in the layouts of the real ones."""
 
 import io
 import json

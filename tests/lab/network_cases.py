@@ -1,4 +1,4 @@
-"""What tests of networks share."""
+"""Helpers for tests of networks."""
 
 import functools
 

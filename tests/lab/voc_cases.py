@@ -1,4 +1,4 @@
-"""A VOC2007 that never was: small scenes with one or two plain rectangles in them."""
+"""Small artificial VOC2007 data sets: plain squares on grey images."""
 
 from pathlib import Path
 from typing import Any

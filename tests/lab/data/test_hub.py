@@ -86,7 +86,7 @@ def test_what_the_hub_says_is_passed_on(hub, monkeypatch):
         load("hf:owner/insects")
 
 
-def test_without_the_datasets_library_the_reader_is_told_what_to_install(monkeypatch):
+def test_without_the_datasets_library_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match="pip install datasets"):
         load("hf:owner/insects")

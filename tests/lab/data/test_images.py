@@ -9,7 +9,7 @@ from trainact.lab.recipes.recipe import DataFields
 TRAIN, TEST = make_images(200, size=8), make_images(60, seed=1, size=8)
 
 
-def test_the_fingerprint_tells_images_labels_and_order_apart(tmp_path):
+def test_the_fingerprint_depends_on_images_labels_and_order(tmp_path):
     def take(images=TRAIN.images, labels=TRAIN.labels, test=TEST, **fields):
         file = write_npz(tmp_path / "set.npz", ImageTensor(images, labels), test)
         return load_data(DataFields(name=str(file), **fields)).fingerprint

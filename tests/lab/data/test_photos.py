@@ -96,7 +96,7 @@ def test_holding_out_everything_is_refused():
         load_data(DataFields(held_out=6000))
 
 
-def test_without_scikit_image_the_reader_is_told_what_to_install(monkeypatch):
+def test_without_scikit_image_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setattr(photos.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(DataError, match="pip install scikit-image"):
         load_data(DataFields())

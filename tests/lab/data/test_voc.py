@@ -107,7 +107,7 @@ def test_fewer_images_are_part_of_more_and_held_out_ones_never_trained_on(tmp_pa
     assert load(tmp_path, test_images=2).fingerprint != every.fingerprint
 
 
-def test_the_fingerprint_tells_another_box_and_another_image(tmp_path):
+def test_the_fingerprint_depends_on_boxes_and_images(tmp_path):
     root = make_voc(tmp_path)
     prints = [load(tmp_path).fingerprint]
     text = write_annotation(write_object("cat", (1, 1, 9, 9)))

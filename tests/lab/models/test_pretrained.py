@@ -88,7 +88,7 @@ def test_timms_own_network_has_the_same_names():
     assert shapes[0] == shapes[1]
 
 
-def test_what_does_not_fit_is_refused_and_told_or_left_out(tmp_path):
+def test_what_does_not_fit_is_refused_and_reported_or_left_out(tmp_path):
     network = make_tiny(5)
     tensors = dict(network.state_dict())
     del tensors["0.bias"]
@@ -141,10 +141,10 @@ def test_a_run_starts_from_the_weights_of_another_and_its_record_says_so(tmp_pat
     train(first, tmp_path, lambda event: None)
     file = RunFolder(tmp_path, first).weights_path
     second = make_quick(schedule__epochs=1, model__weights=str(file), optimizer__lr=1e-9)
-    told = []
-    record = train(second, tmp_path, told.append)
+    events = []
+    record = train(second, tmp_path, events.append)
     assert record["model"]["weights"]["file"] == str(file)
-    assert any(event.text.startswith("weights from") for event in told)
+    assert any(event.text.startswith("weights from") for event in events)
     before = safetensors.torch.load_file(file)
     after = safetensors.torch.load_file(RunFolder(tmp_path, second).weights_path)
     for key, value in before.items():

@@ -47,7 +47,7 @@ def load_data(fields: DataFields, note: Note = LOGGER.warning) -> Any:
     """Return the data set of ``fields``: an `ImageData`, or for ``voc2007`` a `DetectionData`.
 
     Args:
-        fields: name, place, selection and storage of the images.
+        fields: name, folder, selection and storage of the images.
         note: receives messages for the user, such as which source is asked or that a fifth of the
             images is used for testing. By default they go to the logger ``trainact.lab.data``.
 
@@ -97,7 +97,7 @@ def _find_parts(fields: DataFields, note: Note) -> Parts:
     if name and path.is_dir():
         if files := find_parquet(path):
             return read_parquet(path, files, note)
-        shards = [] if has_classes(path) else find_shards(name)  # beside images may be archives
+        shards = [] if has_classes(path) else find_shards(name)  # ignore archives beside images
         return read_shards(path.resolve().name, shards, note) if shards else read_folder(path, note)
     if shards := find_shards(name):
         return read_shards(shards[0].resolve().parent.name, shards, note)

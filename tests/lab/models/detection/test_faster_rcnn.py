@@ -268,9 +268,9 @@ def test_a_pair_on_real_images_comes_out_as_records_and_a_comparison(samples, tm
     folder = str(samples / "voc2007")
     arguments = ["run", "detection-voc2007", "--smoke", "--data.folder", folder]
     assert main([*arguments, "--out", str(tmp_path)]) == 0
-    told = capsys.readouterr()
-    assert "2 runs complete, 0 diverged, 0 failed" in told.out
-    assert "mAP (11-point)" in told.err
+    printed = capsys.readouterr()
+    assert "2 runs complete, 0 diverged, 0 failed" in printed.out
+    assert "mAP (11-point)" in printed.err
     plain, tract = find_records(tmp_path)
     assert [plain["arm"], tract["arm"]] == ["plain", "tract-0.1"]
     assert plain["model"]["first_layers"] == ["backbone.0"]

@@ -1,4 +1,4 @@
-"""What makes each of the paper's networks itself: stems, norms, blocks and gates."""
+"""Stems, norms, blocks and gates of the paper's networks."""
 
 import math
 
