@@ -1,4 +1,4 @@
-"""A page as a browser would see it."""
+"""A parser for HTML pages in tests."""
 
 from html.parser import HTMLParser
 
@@ -6,7 +6,7 @@ VOID = {"meta", "img", "br", "hr", "link", "input"}
 
 
 class Page(HTMLParser):
-    """What a browser would see: tags in order, attributes, text, and what is left open."""
+    """Tags in order, attributes, text, and tags that are not closed."""
 
     def __init__(self, text):
         super().__init__()

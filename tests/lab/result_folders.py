@@ -86,3 +86,9 @@ def write_tuning(experiment: Path, chosen=0.08, budgets=(2, 4)) -> dict:
     (experiment / "tuning").mkdir(parents=True, exist_ok=True)
     (experiment / "tuning" / "tuning.json").write_text(json.dumps(tuning))
     return tuning
+
+
+def find_chapter(page, id):
+    """Return the chapter of an experiment's page with this id."""
+    (chapter,) = [chapter for chapter in page.chapters if chapter.id is id]
+    return chapter

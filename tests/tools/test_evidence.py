@@ -1,4 +1,4 @@
-"""docs/evidence.md: filled from committed records, which were made with what tuning chose."""
+"""docs/evidence.md: generated from committed records, whose recipes have the tuned values."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def results(tmp_path):
     return tmp_path / "results"
 
 
-def test_without_records_the_page_says_so(tmp_path):
+def test_the_page_says_that_there_are_no_records(tmp_path):
     evidence = read_evidence(tmp_path)
     assert list(evidence) == NAMES
     assert set(write_evidence(evidence).values()) == {"No records yet."}
@@ -72,7 +72,7 @@ def test_other_records_make_the_page_and_its_pictures_stale(results, tmp_path):
     assert len(list_stale_pictures(after, tmp_path / "pictures")) == 3
 
 
-def test_smoke_runs_are_no_evidence(tmp_path):
+def test_smoke_runs_are_ignored(tmp_path):
     write_record(tmp_path / NAMES[0], make_record("plain", 2, 0, 50, kind="smoke"))
     assert write_evidence(read_evidence(tmp_path))[FIRST] == "No records yet."
 
@@ -85,7 +85,7 @@ def test_a_damaged_record_is_an_error(results):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_recipe_has_what_tuning_chose(name):
+def test_the_recipe_has_the_tuned_values(name):
     tuning = pages.ROOT / "results" / name / "tuning.json"
     runs = find_experiment(name).plan()
     plain = [run for run in runs if not run.tract.enabled]

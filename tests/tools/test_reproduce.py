@@ -1,4 +1,4 @@
-"""docs/reproduce.md: every table and figure, commands that can be given, and SLURM's scripts."""
+"""docs/reproduce.md: every table and figure, working commands, and the SLURM scripts."""
 
 import contextlib
 import os
@@ -42,7 +42,7 @@ def page():
     return (pages.ROOT / "docs" / "reproduce.md").read_text()
 
 
-def test_every_table_and_figure_of_the_paper_has_what_makes_it():
+def test_every_table_and_figure_of_the_paper_can_be_reproduced():
     grid = make_place_grid()
     assert [row[0] for row in grid.rows] == [
         *(f"Figure {number}" for number in range(1, 13)),
@@ -66,14 +66,14 @@ def test_every_recipe_of_the_paper_is_on_the_page(name, page):
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_the_command_for_one_gpu_is_one_that_can_be_given(name, capsys):
+def test_the_command_for_one_gpu_works(name, capsys):
     experiment = find_experiment(name)
     words = shlex.split(format_command(experiment).replace("\\\n", " "))
     assert cli.main([*words, "--dry-run"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(experiment.plan())
 
 
-def test_data_and_weights_are_asked_for_where_a_recipe_needs_them():
+def test_commands_name_the_data_and_weights_that_a_recipe_needs():
     assert format_command(find_experiment("cifar10-vit")) == "run cifar10-vit"
     finetuning = format_command(find_experiment("deit3-vit-s-finetune-a"))
     assert "runs/deit3-vit-s/runs/{pretraining}-400ep" in finetuning
@@ -83,7 +83,7 @@ def test_data_and_weights_are_asked_for_where_a_recipe_needs_them():
     assert "vgg16.safetensors" in format_command(find_experiment("detection-voc2007"))
 
 
-def test_large_images_are_for_torchrun_and_small_ones_for_an_array():
+def test_large_images_use_torchrun_and_small_ones_a_job_array():
     names = "imagenet-resnet18", "cifar10-vit", "deit3-vit-b"
     large, small, huge = (write_commands(find_experiment(name), GPU) for name in names)
     assert "torchrun --nnodes 2" in large
@@ -91,11 +91,11 @@ def test_large_images_are_for_torchrun_and_small_ones_for_an_array():
     assert "torchrun" not in small
     assert "sbatch --array 1-20 docs/slurm/array.sh run cifar10-vit" in small
     assert "sbatch --array 1-12 docs/slurm/array.sh run imagenet-resnet18" in large
-    assert "array" not in huge  # no run of it ends within a job
+    assert "array" not in huge  # its runs take longer than a job
     assert huge.count("run.accumulation=8") == 1
 
 
-def test_what_was_run_is_counted_with_its_hardware(tmp_path):
+def test_finished_runs_are_counted_with_their_hardware(tmp_path):
     assert read_full_studies(tmp_path) == []
     for seed in (0, 1):
         record = make_faithful("cifar10-vit", make_record("plain", 100, seed, 80))
@@ -109,7 +109,7 @@ def test_what_was_run_is_counted_with_its_hardware(tmp_path):
     assert other[-1] == "none"
 
 
-def test_hours_of_the_papers_own_runs_stand_beside_the_estimate():
+def test_the_papers_gpu_hours_are_next_to_the_estimate():
     experiments = [find_experiment(name) for name in ("deit3-vit-s", "cifar10-vit")]
     small, tiny = make_time_grid(experiments, GPU, []).rows
     assert small[4] == "535 for 800 epochs (4 NVIDIA A40)"
@@ -123,7 +123,7 @@ def test_printed_times_are_those_of_the_runtime_table():
     assert read_times()[4].hours == plain.mean / 60
 
 
-def test_every_link_on_the_page_leads_somewhere(page):
+def test_every_link_on_the_page_works(page):
     for target in re.findall(r"\]\(([^)]+)\)", page):
         if target.startswith("#"):
             assert f"\n### {target[1:]}\n" in page
@@ -132,7 +132,7 @@ def test_every_link_on_the_page_leads_somewhere(page):
 
 
 def run_script(script: str, words: list[str], tmp_path: Path, **environment: str) -> str:
-    """Run a batch script as SLURM would, with stand-ins for its commands."""
+    """Run a batch script with fakes of SLURM's commands."""
     stand_ins = tmp_path / "bin"
     stand_ins.mkdir(exist_ok=True)
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
@@ -162,13 +162,13 @@ def find_job() -> int:
     raise AssertionError("no port is free")
 
 
-def test_a_job_without_gpus_is_told_to_ask_for_them(tmp_path):
+def test_a_job_without_gpus_fails_with_a_hint(tmp_path):
     slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost"}
     with pytest.raises(AssertionError, match="ask for GPUs, as with --gpus-per-node 8"):
         run_script("nodes.sh", ["ls"], tmp_path, **slurm)
 
 
-def test_a_job_of_several_ranks_does_a_run_together(tmp_path):
+def test_the_ranks_of_a_job_share_a_run(tmp_path):
     words = ["run", "photos", "--smoke", "--arms", "tract-0.1", "--out", "out", "run.device=cpu"]
     slurm = {
         "SLURM_JOB_ID": str(find_job()),

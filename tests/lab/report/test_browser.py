@@ -1,4 +1,4 @@
-"""The report in a real browser: on a phone, on a desk, and on paper."""
+"""The report in a real browser: phone, desktop and print."""
 
 import html
 import json
@@ -40,7 +40,7 @@ addEventListener("load", async () => {
   document.title = JSON.stringify(found);
 });
 </script>"""
-"""Writes what the browser made of the page into its title; only in the copy that is tested."""
+"""Writes the measured layout into the title of the tested copy."""
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason=f"needs a browser: none of {', '.join(NAMES)} is on PATH"
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def browse(profile, *options):
-    """Return what headless Chromium prints."""
+    """Return the output of headless Chromium."""
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     command += ["--no-first-run", "--disable-dev-shm-usage", f"--user-data-dir={profile}"]
     done = subprocess.run(
@@ -76,10 +76,10 @@ def page(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=WIDTHS, ids=[f"{width}px" for width in WIDTHS])
 def seen(request, page, tmp_path_factory):
-    """What the browser made of the page at one width."""
+    """The layout of the page at one width."""
     folder = tmp_path_factory.mktemp("probe")
     copy = folder / "report.html"
-    # headless Chromium has a least width for its window: a frame has any
+    # headless Chromium limits the window width; a frame may be narrower
     copy.write_text(page.read_text().replace("</body>", f"{PROBE}</body>"))
     frame = folder / "frame.html"
     frame.write_text(
@@ -116,7 +116,7 @@ def test_every_picture_is_decoded_and_fits(seen):
         assert 200 < shown <= width
 
 
-def test_headings_are_there_and_links_lead_somewhere(seen):
+def test_headings_exist_and_links_work(seen):
     found = seen[1]
     headings = found["headings"]
     for heading in ("Contents", "Overview", "Summary", "Learning-rate tuning"):
@@ -129,7 +129,7 @@ def test_letters_are_large_enough_to_read(seen):
     assert seen[1]["smallest"] >= 13
 
 
-def test_it_can_be_drawn_and_printed(page, tmp_path):
+def test_it_can_be_rendered_and_printed(page, tmp_path):
     shot = tmp_path / "shot.png"
     browse(tmp_path / "one", "--window-size=500,900", f"--screenshot={shot}", page.as_uri())
     assert shot.read_bytes().startswith(b"\x89PNG")
