@@ -84,7 +84,7 @@ class TractFields:
     enabled: bool = True
     lam: float = DEFAULT_LAM  # λ in the paper
     layers: tuple[str, ...] = ()  # empty: found by tracing
-    sync: bool = False  # average the second moment over ranks
+    sync: bool = False  # sum the second moment over ranks
     moment: Literal["float32", "float64"] = "float32"  # dtype of the second moment
 
 
