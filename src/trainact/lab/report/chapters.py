@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import NamedTuple
 
 from trainact.lab.analysis.answers import Answers
@@ -51,43 +51,29 @@ GRADIENT_NOTE = (
 NO_PAIR = "No seed was completed by both plain and another arm."
 
 
-class ChapterId(StrEnum):
-    """The chapters of all pages; the value is also the anchor of those that have one."""
+class ChapterId(Enum):
+    """The chapters of all pages, with their titles."""
 
-    OVERVIEW = "overview"
-    SUMMARY = "summary"
-    INCOMPLETE = "incomplete"
-    ACCURACY = "accuracy"
-    PAPER = "paper"
-    CURVES = "curves"
-    SPEED_UP = "speed-up"
-    CROSSINGS = "crossings"
-    TIME = "time"
-    TUNING = "tuning"
-    RUNS = "runs"
-    ENVIRONMENT = "environment"
-    REPRODUCE = "reproduce"
-    CLAIMS = "claims"
-    DAMAGED = "damaged"
+    OVERVIEW = "Overview"
+    SUMMARY = "Summary"
+    INCOMPLETE = "Diverged and interrupted runs"
+    ACCURACY = "Final accuracy"
+    PAPER = "Comparison with the paper"
+    CURVES = "Curves"
+    SPEED_UP = "Speed-up"
+    CROSSINGS = "Crossing epoch within a run"
+    TIME = "Training time"
+    TUNING = "Learning-rate tuning"
+    RUNS = "All runs"
+    ENVIRONMENT = "Environment"
+    REPRODUCE = "Commands to reproduce this"
+    CLAIMS = "Claims of the paper"
+    DAMAGED = "Damaged records"
 
-
-TITLES = {
-    ChapterId.OVERVIEW: "Overview",
-    ChapterId.SUMMARY: "Summary",
-    ChapterId.INCOMPLETE: "Diverged and interrupted runs",
-    ChapterId.ACCURACY: "Final accuracy",
-    ChapterId.PAPER: "Comparison with the paper",
-    ChapterId.CURVES: "Curves",
-    ChapterId.SPEED_UP: "Speed-up",
-    ChapterId.CROSSINGS: "Crossing epoch within a run",
-    ChapterId.TIME: "Training time",
-    ChapterId.TUNING: "Learning-rate tuning",
-    ChapterId.RUNS: "All runs",
-    ChapterId.ENVIRONMENT: "Environment",
-    ChapterId.REPRODUCE: "Commands to reproduce this",
-    ChapterId.CLAIMS: "Claims of the paper",
-    ChapterId.DAMAGED: "Damaged records",
-}
+    @property
+    def anchor(self) -> str:
+        """Return the target of links to the chapter."""
+        return self.name.lower()
 
 
 class Picture(StrEnum):
@@ -125,7 +111,7 @@ class Chapter:
     @property
     def title(self) -> str:
         """Return the heading."""
-        return TITLES[self.id]
+        return self.id.value
 
 
 def describe_comparison(answers: Answers, records: Sequence[Record]) -> str:

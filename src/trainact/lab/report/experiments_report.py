@@ -214,9 +214,9 @@ def _make_common_chapters(report: Report) -> list[Chapter]:
 
 def _render_contents(report: Report, overview: Chapter, others: Sequence[Chapter]) -> str:
     entries = [
-        (overview.id, overview.title),
+        (overview.id.anchor, overview.title),
         *((page.study.key, page.title) for page in report.full),
-        *((chapter.id, chapter.title) for chapter in others),
+        *((chapter.id.anchor, chapter.title) for chapter in others),
         *((page.study.key, f"SMOKE RUN: {page.title}") for page in report.smoke),
     ]
     items = "\n".join(
@@ -226,7 +226,7 @@ def _render_contents(report: Report, overview: Chapter, others: Sequence[Chapter
 
 
 def _render_common_chapter(chapter: Chapter) -> str:
-    return f'<div id="{chapter.id}">\n{render_html_chapter(chapter)}\n</div>'
+    return f'<div id="{chapter.id.anchor}">\n{render_html_chapter(chapter)}\n</div>'
 
 
 def _render_page(page: ExperimentPage) -> str:
