@@ -12,6 +12,7 @@ from trainact.lab.commands.report import read_report
 from trainact.lab.recipes.experiment import find_experiment, make_experiment
 from trainact.lab.recipes.recipe import recipe_to_dict
 from trainact.lab.recipes.tuning import read_tuning, use_tuning
+from trainact.lab.report.chapters import ChapterId
 from trainact.lab.running import runner
 
 RECIPE = """
@@ -115,7 +116,7 @@ def test_a_page_says_where_runs_do_not_have_the_chosen_rates(tmp_path):
     write_study(tmp_path / "mine", arms=("plain", "tract-0.1"), budgets=(2, 4), seeds=(0, 1))
     write_tuning(tmp_path / "mine", chosen=0.02)
     (page,) = read_report([tmp_path]).pages
-    (chapter,) = [c for c in page.chapters if c.title == "How the rates were chosen"]
+    (chapter,) = [c for c in page.chapters if c.id == ChapterId.TUNING]
     assert "The runs of 2 epochs have optimizer.lr 0.08, not the chosen 0.02." in chapter.notes
 
 
