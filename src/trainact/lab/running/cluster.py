@@ -88,9 +88,8 @@ def _do_task(run: PlannedRun, marker: Path, report: EventHandler) -> Delivery:
     if marker.exists():
         _, record, failure = do_run(run, report, _load)
         return Delivery(record, failure, {})
-    scratch = (
-        Path(tempfile.gettempdir()) / f"trainact-runs-{getattr(os, 'getuid', getpass.getuser)()}"
-    )
+    user = getattr(os, "getuid", getpass.getuser)()
+    scratch = Path(tempfile.gettempdir()) / f"trainact-runs-{user}"
     scratch.mkdir(mode=0o700, exist_ok=True)
     own = run._replace(root=scratch)
     _, record, failure = do_run(own, report, _load)

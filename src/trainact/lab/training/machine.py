@@ -12,12 +12,10 @@ from torch import nn
 from trainact.errors import TrActError, TrActValueError
 from trainact.lab.ranks import count_ranks
 from trainact.lab.recipes.recipe import RunFields
-from trainact.lab.training.batches import Place
 
 __all__ = [
     "allow_unused_parameters",
     "find_exact_dtype",
-    "find_place",
     "start_machine",
     "start_tracker",
     "sum_over_ranks",
@@ -98,11 +96,6 @@ def allow_unused_parameters(accelerator: Accelerator, network: nn.Module) -> Non
     """
     if any(getattr(module, "skips_parameters", False) is True for module in network.modules()):
         accelerator.ddp_handler = DistributedDataParallelKwargs(find_unused_parameters=True)
-
-
-def find_place(accelerator: Accelerator) -> Place:
-    """Return the rank of this process, the number of ranks, and the device."""
-    return Place(accelerator.process_index, accelerator.num_processes, accelerator.device)
 
 
 def find_exact_dtype(device: torch.device) -> torch.dtype:

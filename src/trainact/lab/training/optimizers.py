@@ -84,35 +84,25 @@ def find_first_parameters(model: nn.Module, first_layers: Iterable[str]) -> list
 
 
 def _make(fields: OptimizerFields, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    decay, betas = fields.weight_decay, (fields.betas[0], fields.betas[1])
-    eps: dict[str, Any] = {"eps": fields.eps} if fields.eps else {}
+    options: dict[str, Any] = {"lr": fields.lr, "weight_decay": fields.weight_decay}
+    if fields.name == "sgd":
+        momentum, nesterov = fields.momentum, fields.nesterov
+        return torch.optim.SGD(groups, momentum=momentum, nesterov=nesterov, **options)
+    options |= {"betas": (fields.betas[0], fields.betas[1])}
+    options |= {"eps": fields.eps} if fields.eps else {}
     match fields.name:
-        case "sgd":
-            return torch.optim.SGD(
-                groups,
-                lr=fields.lr,
-                momentum=fields.momentum,
-                weight_decay=decay,
-                nesterov=fields.nesterov,
-            )
         case "adam":
-            return torch.optim.Adam(groups, lr=fields.lr, betas=betas, weight_decay=decay, **eps)
+            return torch.optim.Adam(groups, **options)
         case "adamw":
-            return torch.optim.AdamW(groups, lr=fields.lr, betas=betas, weight_decay=decay, **eps)
+            return torch.optim.AdamW(groups, **options)
         case "lamb":
             from trainact.lab.torchvision_import import import_torchvision
 
             import_torchvision()
             from timm.optim import Lamb
 
-            return Lamb(
-                groups,
-                lr=fields.lr,
-                betas=betas,
-                weight_decay=decay,
-                max_grad_norm=None,  # optimizer.clip_norm clips, and logs the norm
-                **eps,
-            )
+            # optimizer.clip_norm clips instead, and logs the norm
+            return Lamb(groups, max_grad_norm=None, **options)
 
 
 def rate_at(fields: ScheduleFields, lr: float, step: int, steps_per_epoch: int) -> float:

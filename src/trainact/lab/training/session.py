@@ -1,6 +1,6 @@
 """A run in memory: the network, its optimizers and its batches."""
 
-import contextlib
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,9 +17,9 @@ from trainact.lab.models.build import build_recipe_model, hash_weights, load_ini
 from trainact.lab.models.pretrained import LoadedWeights
 from trainact.lab.randomness import capture_states, restore_states, seed_everything
 from trainact.lab.recipes.recipe import Recipe
-from trainact.lab.training.batches import Batches, EvaluationBatches, measure_standard
+from trainact.lab.training.batches import Batches, EvaluationBatches, Place, measure_standard
 from trainact.lab.training.classifier import evaluate_classifier, sum_losses
-from trainact.lab.training.machine import allow_unused_parameters, find_place
+from trainact.lab.training.machine import allow_unused_parameters
 from trainact.lab.training.optimizers import (
     Stepper,
     find_first_parameters,
@@ -50,7 +50,8 @@ class Session:
 
     def __init__(self, recipe: Recipe, data: Any, accelerator: Accelerator) -> None:
         self.recipe, self.data, self.accelerator = recipe, data, accelerator
-        self.place = find_place(accelerator)
+        rank, ranks = accelerator.process_index, accelerator.num_processes
+        self.place = Place(rank, ranks, accelerator.device)
         self.standard = measure_standard(data, recipe.data)
         seed = recipe.run.seed
         seed_everything(seed, "weights")
@@ -114,7 +115,8 @@ class Session:
         correct = torch.zeros((), device=self.place.device)
         with self._pool_moments():
             for number, part in enumerate(self.split(share), 1):
-                with self._sync_gradients(number == micro_batches):
+                is_last = number == micro_batches  # only then do ranks exchange gradients
+                with nullcontext() if is_last else self.accelerator.no_sync(self.model):
                     part_loss, part_correct = self.measure(part)
                     self.accelerator.backward(part_loss / count * self.place.ranks)
                 loss += part_loss.detach()
@@ -171,15 +173,11 @@ class Session:
             clip_grads_with_norm_(self.trained, self.recipe.optimizer.clip_norm, whole)
         return first, whole
 
-    def _pool_moments(self) -> contextlib.AbstractContextManager[None]:
+    def _pool_moments(self) -> AbstractContextManager[None]:
         """Return a context in which TrAct uses the second moment of all micro-batches."""
         if self.recipe.run.accumulation > 1 and self.recipe.tract.enabled:
             return accumulate(self.model)
-        return contextlib.nullcontext()
-
-    def _sync_gradients(self, is_last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which ranks exchange gradients only for the last micro-batch."""
-        return contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.model)
+        return nullcontext()
 
     def _check_shares(self) -> None:
         if self.batches.smallest_share < self.recipe.run.accumulation:

@@ -21,7 +21,7 @@ from trainact.lab.randomness import make_generator, mix
 from trainact.lab.recipes.recipe import DataFields
 from trainact.lab.torchvision_import import import_torchvision
 
-__all__ = ["Position", "StreamDataset", "StreamLoader", "make_loader"]
+__all__ = ["Position", "PositionDataset", "StreamDataset", "StreamLoader", "make_loader"]
 
 Position = tuple[int, int, int]
 """(epoch, position in the epoch, index of the image)."""
@@ -31,8 +31,22 @@ AREA = (0.08, 1.0)  # part of the image that a random crop covers
 RATIO = (3 / 4, 4 / 3)  # width to height of a random crop
 
 
-class StreamDataset(Dataset[tuple[Tensor, int]]):
-    """A data set indexed by `Position`; items are an image, uint8 [3, S, S], and its label.
+class PositionDataset(Dataset[Any]):
+    """A data set indexed by `Position`; a batch may be the `DataError` of one of its items."""
+
+    def __getitems__(self, positions: list[Position]) -> Any:
+        """Return the items of a batch, or the error of one of them.
+
+        An error that a worker process returns, rather than raises, keeps its type and text.
+        """
+        try:
+            return [self[position] for position in positions]
+        except DataError as error:
+            return error
+
+
+class StreamDataset(PositionDataset):
+    """Images, uint8 [3, S, S], and their labels.
 
     Args:
         images: the images.
@@ -86,16 +100,6 @@ class StreamDataset(Dataset[tuple[Tensor, int]]):
         draws = draw_augmentation(1, self.batch_fields, generator)
         return augment(picture_to_tensor(picture)[None], draws)[0].contiguous(), label
 
-    def __getitems__(self, positions: list[Position]) -> Any:
-        """Return the items of a batch, or the error of one of them.
-
-        An error that a worker process returns, rather than raises, keeps its type and text.
-        """
-        try:
-            return [self[position] for position in positions]
-        except DataError as error:
-            return error
-
 
 class StreamLoader(DataLoader[Any]):
     """A loader that raises the `DataError` of an image unchanged, even from a worker process."""
@@ -112,7 +116,7 @@ class StreamLoader(DataLoader[Any]):
 
 
 def make_loader(
-    dataset: Dataset[Any],
+    dataset: PositionDataset,
     batches: list[list[Position]],
     workers: int,
     collate: Callable[[Any], Any] | None = None,

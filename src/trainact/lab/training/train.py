@@ -112,9 +112,8 @@ class _Run:
         report: EventHandler,
         data: Any,
     ) -> None:
-        self.recipe, self.folder, self.accelerator, self.report = (
-            recipe, folder, accelerator, report,
-        )  # fmt: skip
+        self.recipe, self.folder, self.accelerator = recipe, folder, accelerator
+        self.report = report
         self.session = find_session(data)(recipe, data, accelerator)
         if self.session.weights is not None:
             report(Event("note", text=self.session.weights.describe()))
@@ -173,17 +172,11 @@ class _Run:
         Returns:
             The seconds of saving, which do not count as training time.
         """
-        sums = self._sum_totals()
+        sums, progress = self._sum_totals(), self.progress
         seconds = self.saver.save_if_due()
-        self.report(
-            Event(
-                "step",
-                epoch=self.progress.epoch,
-                epochs=self.recipe.schedule.epochs,
-                part=self.progress.step / self.session.batches.steps,
-                loss=sums["loss"] / sums["seen"],
-            )
-        )
+        epochs, part = self.recipe.schedule.epochs, progress.step / self.session.batches.steps
+        loss = sums["loss"] / sums["seen"]
+        self.report(Event("step", epoch=progress.epoch, epochs=epochs, part=part, loss=loss))
         return seconds
 
     def _sum_totals(self) -> dict[str, float]:

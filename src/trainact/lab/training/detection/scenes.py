@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from trainact.lab.data.decoding import picture_to_tensor
 from trainact.lab.data.folder import FolderReader
@@ -14,7 +13,7 @@ from trainact.lab.data.objects import AnnotatedImage, Objects
 from trainact.lab.randomness import make_generator
 from trainact.lab.recipes.recipe import DataFields
 from trainact.lab.training.batches import Batches, Place
-from trainact.lab.training.stream import Position, make_loader
+from trainact.lab.training.stream import Position, PositionDataset, make_loader
 
 __all__ = ["DetectionBatches", "DetectionShare", "SceneDataset", "make_target", "read_scenes"]
 
@@ -29,8 +28,8 @@ class DetectionShare(NamedTuple):
     targets: list[dict[str, Tensor]]
 
 
-class SceneDataset(Dataset[Scene]):
-    """A data set indexed by `Position`; training images are flipped with probability 0.5."""
+class SceneDataset(PositionDataset):
+    """Images with objects; training images are flipped with probability 0.5."""
 
     def __init__(
         self, images: tuple[AnnotatedImage, ...], train: bool, flip: bool, seed: int
@@ -55,13 +54,6 @@ class SceneDataset(Dataset[Scene]):
         ):
             return pixels.flip(2), image.objects.flip(image.width)
         return pixels, image.objects
-
-    def __getitems__(self, positions: list[Position]) -> Any:
-        """Return the items of a batch, or the error of one of them."""
-        try:
-            return [self[position] for position in positions]
-        except DataError as error:
-            return error
 
 
 def make_target(objects: Objects, device: torch.device) -> dict[str, Tensor]:
