@@ -74,7 +74,7 @@ def test_the_same_command_resumes_the_run(tmp_path, number, code):
     assert done.returncode == code, done.stderr
     message = f"{STOPPING}; a second Ctrl-C stops at once"
     assert done.stderr.count(message) == 1
-    assert "interrupted; the same command goes on where it stopped" in done.stderr
+    assert "interrupted; the same command continues from here" in done.stderr
     assert "Traceback" not in done.stderr
     whole = train(recipe, tmp_path / "whole", ignore)
     resumed = train(recipe, tmp_path / "parts", ignore)
