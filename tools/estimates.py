@@ -25,7 +25,7 @@ from trainact.lab.cost.estimates import (
 )
 from trainact.lab.data.published import ImageCounts, count_images
 from trainact.lab.environment import describe_hardware
-from trainact.lab.paper import read_times
+from trainact.lab.paper.tables import read_times
 from trainact.lab.recipes.experiment import find_experiment, list_experiments
 from trainact.lab.recipes.recipe import make_recipe
 from trainact.lab.records.record import Record

@@ -12,8 +12,8 @@ from trainact.lab.cost.estimates import (
     read_throughputs,
 )
 from trainact.lab.environment import describe_hardware
-from trainact.lab.paper import list_tables, read_figures, read_table, read_times
 from trainact.lab.paper.faithful import find_faithful
+from trainact.lab.paper.tables import read_figures, read_tables, read_times
 from trainact.lab.recipes.experiment import Experiment, find_experiment, list_experiments
 from trainact.lab.records.results import list_record_files
 from trainact.lab.report.grid import Grid, render_markdown
@@ -76,7 +76,7 @@ def make_place_grid() -> Grid:
     figures = [(f.number, f.title, _link_recipes(f.recipes)) for f in read_figures()]
     tables = {
         number: (f"Table {number}", table.title, _link_recipes(table.recipes))
-        for table in map(read_table, list_tables())
+        for table in read_tables()
         for number in table.numbers
     }
     rows = (

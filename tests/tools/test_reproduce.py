@@ -25,7 +25,8 @@ from tools.reproduce import (
 )
 from trainact.lab.commands import cli
 from trainact.lab.cost.estimates import read_throughputs
-from trainact.lab.paper import find_printed, read_times
+from trainact.lab.paper.tables import find_printed, read_times
+from trainact.lab.recipes.arms import PLAIN
 from trainact.lab.recipes.experiment import find_experiment, list_experiments
 from trainact.lab.records.record import read_record
 from trainact.lab.running.plan import format_command
@@ -119,7 +120,7 @@ def test_the_papers_gpu_hours_are_next_to_the_estimate():
 
 def test_printed_times_are_those_of_the_runtime_table():
     assert [time.gpus for time in read_times()] == [1, 1, 4, 4, 8, 8]
-    plain = find_printed("deit3-vit-b", None, "plain", 400, "minutes")
+    plain = find_printed("deit3-vit-b", None, PLAIN, 400, "minutes")
     assert read_times()[4].hours == plain.mean / 60
 
 

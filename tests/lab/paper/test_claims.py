@@ -3,10 +3,11 @@
 import pytest
 
 from comparison_records import make_record
-from trainact.lab.paper import Key, PrintedValue, printed_values
 from trainact.lab.paper.claims import check_claims, list_claims, read_claim
-from trainact.lab.paper.measured import MeasuredValue, measure_values
+from trainact.lab.paper.measured import measure_values
 from trainact.lab.paper.rules import RULES
+from trainact.lab.paper.tables import printed_values
+from trainact.lab.paper.values import Key, MeasuredValue, PrintedValue
 from trainact.lab.recipes.experiment import find_experiment
 
 BUDGETS = (100, 200, 400, 800)

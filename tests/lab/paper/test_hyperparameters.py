@@ -2,15 +2,15 @@
 
 import pytest
 
-from trainact.lab import paper
+from trainact.lab.paper.hyperparameters import list_hyperparameters, read_hyperparameters
 from trainact.lab.recipes.experiment import find_experiment, list_experiments
 from trainact.lab.recipes.recipe import change_recipe, make_recipe, recipe_to_dict
 
 
 def test_printed_hyperparameters_are_recipe_fields():
     base = make_recipe({})
-    for recipe in paper.list_hyperparameters():
-        printed = paper.read_hyperparameters(recipe)
+    for recipe in list_hyperparameters():
+        printed = read_hyperparameters(recipe)
         assert printed.section
         for fields in (printed.fields, *printed.at.values()):
             for field, numbers in fields.items():
@@ -21,18 +21,16 @@ def test_printed_hyperparameters_are_recipe_fields():
 
 def test_chosen_learning_rates_are_in_their_grid():
     for recipe in ("cifar10-resnet18-adam", "cifar10-vit", "imagenet-resnet50"):
-        printed = paper.read_hyperparameters(recipe)
+        printed = read_hyperparameters(recipe)
         assert set(printed.at) == set(printed.fields["schedule.epochs"])
         for fields in printed.at.values():
             assert set(fields["optimizer.lr"]) <= set(printed.grid)
-    assert paper.read_hyperparameters("cifar10-vit").at[200]["optimizer.lr"] == (10**-3.2,)
+    assert read_hyperparameters("cifar10-vit").at[200]["optimizer.lr"] == (10**-3.2,)
 
 
-@pytest.mark.parametrize(
-    "name", sorted(set(paper.list_hyperparameters()) & set(list_experiments()))
-)
+@pytest.mark.parametrize("name", sorted(set(list_hyperparameters()) & set(list_experiments())))
 def test_recipes_have_the_printed_values(name):
-    printed, experiment = paper.read_hyperparameters(name), find_experiment(name)
+    printed, experiment = read_hyperparameters(name), find_experiment(name)
     for recipe in experiment.plan():
         tables = recipe_to_dict(recipe)
         fields = printed.fields | printed.at.get(recipe.schedule.epochs, {})

@@ -3,9 +3,9 @@
 import pytest
 
 from comparison_records import diverge, judge_by_precision, make_record
-from trainact.lab.paper import Key
 from trainact.lab.paper.claims import check_claims
 from trainact.lab.paper.measured import measure_values
+from trainact.lab.paper.values import Key
 
 
 def test_records_become_values_with_the_papers_keys():
@@ -42,7 +42,6 @@ def test_networks_of_the_table_are_named_by_their_records():
         for m in ("top1", "top5", "seconds", "minutes")
     }
     assert set(measure_values("cifar100-table", [record])) == keys
-    assert set(measure_values("cifar100-table", [record], "vgg16")) == keys
 
 
 def test_smoke_runs_and_arms_with_a_diverged_seed_give_no_values():

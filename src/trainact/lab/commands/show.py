@@ -17,7 +17,7 @@ from trainact.lab.cost.estimates import (
     format_work,
     read_throughputs,
 )
-from trainact.lab.paper import find_places, list_recipes, printed_values
+from trainact.lab.paper.tables import find_places, list_recipes, printed_values
 from trainact.lab.recipes.experiment import Experiment, make_experiment, read_tables
 from trainact.lab.recipes.recipe import recipe_to_dict
 from trainact.lab.report.grid import Grid, render_text

@@ -77,7 +77,7 @@ def read_claim(name: str) -> Claim:
 def check_claims(values: Values, names: Sequence[str] | None = None) -> list[ClaimResult]:
     """Check claims on values.
 
-    >>> from trainact.lab.paper import printed_values
+    >>> from trainact.lab.paper.tables import printed_values
     >>> check_claims(printed_values(), ["cifar100-better-both"])[0].computed
     '31'
 

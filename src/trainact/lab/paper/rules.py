@@ -16,14 +16,19 @@ import scipy.stats
 
 from trainact.errors import TrActError
 from trainact.lab.analysis.speedups import Reach, compute_speed_up
-from trainact.lab.paper.lookup import TABLE_OF_NETWORKS, list_networks
-from trainact.lab.paper.values import UNSTATED_BUDGET, UNSTATED_LAM, Key, Value, Values
+from trainact.lab.paper.tables import TABLE_OF_NETWORKS, list_networks
+from trainact.lab.paper.values import (
+    TRACT_ARMS,
+    UNSTATED_BUDGET,
+    UNSTATED_LAM,
+    Key,
+    Value,
+    Values,
+)
 from trainact.lab.recipes.arms import BASELINE
 
 __all__ = ["RULES", "AbsentValueError", "Case", "Finding", "list_cases"]
 
-LAMS = ("tract-0.1", "tract-0.2", "tract-0.05", UNSTATED_LAM)
-"""The arms with TrAct, in the order in which they are looked for if a key states no λ."""
 ALLOWANCE = 0.1
 """Points by which similar accuracies may differ if a deviation over seeds is unknown."""
 SIGNIFICANT = 0.01
@@ -71,7 +76,7 @@ class Case:
         return self.one.mean - self.other.mean
 
     def _take(self, key: Key) -> Value:
-        for arm in LAMS if key.arm == UNSTATED_LAM else (key.arm,):
+        for arm in TRACT_ARMS if key.arm == UNSTATED_LAM else (key.arm,):
             found = key._replace(arm=arm)
             if key.budget == UNSTATED_BUDGET:  # the largest
                 same = [one for one in self.values if one._replace(budget=key.budget) == found]

@@ -1,17 +1,19 @@
-"""Values by key: numbers as the paper prints them, and what measured ones have in common."""
+"""Values by key: numbers as the paper prints them, and measured means."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from trainact.errors import TrActValueError
 
 __all__ = [
     "METRICS",
+    "TRACT_ARMS",
     "UNSTATED_BUDGET",
     "UNSTATED_LAM",
     "Key",
+    "MeasuredValue",
     "PrintedValue",
     "Value",
     "Values",
@@ -19,18 +21,20 @@ __all__ = [
 ]
 
 METRICS = {
-    "top1": "percent of the test images",
-    "top5": "percent of the test images with the class among the first five answers",
-    "map": "mean average precision, 0 to 1",
-    "seconds": "of training",
-    "minutes": "of training",
+    "top1": "top-1, %",
+    "top5": "top-5, %",
+    "map": "mean average precision",
+    "seconds": "seconds of training",
+    "minutes": "minutes of training",
 }
-"""The metrics and their units."""
+"""The metrics and their titles."""
 
 UNSTATED_LAM = "tract"
 """The arm of a key if λ is not stated."""
 UNSTATED_BUDGET = 0
 """The budget of a key if the number of epochs is not stated."""
+TRACT_ARMS = ("tract-0.1", "tract-0.2", "tract-0.05", UNSTATED_LAM)
+"""The arms with TrAct, in the order in which they are looked for if λ is not stated."""
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _CELL = re.compile(rf"({_NUMBER})(?: ± ({_NUMBER})| \(({_NUMBER})\))?")
@@ -47,38 +51,23 @@ class Key(NamedTuple):
     metric: str
 
 
-class Value(Protocol):
-    """A mean over seeds, printed or measured."""
+@dataclass(frozen=True)
+class MeasuredValue:
+    """The mean over runs that differ only in the seed."""
 
-    @property
-    def mean(self) -> float:
-        """Return the mean."""
-
-    @property
-    def deviation(self) -> float | None:
-        """Return the standard deviation over seeds; None if unknown."""
-
-    @property
-    def half_step(self) -> float:
-        """Return how far rounding may have moved the mean."""
-
-
-Values = Mapping[Key, Value]
+    mean: float
+    deviation: float | None  # of the sample; None for one run
+    runs: int
+    half_step: float = 0.0  # not rounded
 
 
 @dataclass(frozen=True)
 class PrintedValue:
-    """A printed number.
-
-    Attributes:
-        mean: the number.
-        deviation: the number after ±, or in brackets for an average over networks.
-        decimals: printed digits after the point; 0 for hours:minutes, stored in minutes.
-    """
+    """A printed number."""
 
     mean: float
-    deviation: float | None
-    decimals: int
+    deviation: float | None  # after ±, or in brackets for an average over networks
+    decimals: int  # digits after the point; 0 for hours:minutes, stored in minutes
 
     @property
     def half_step(self) -> float:
@@ -93,6 +82,10 @@ class PrintedValue:
         """
         shown = f"{self.mean:.{self.decimals}f}"
         return shown if self.deviation is None else f"{shown} ± {self.deviation:.{self.decimals}f}"
+
+
+Value = PrintedValue | MeasuredValue
+Values = Mapping[Key, Value]
 
 
 def parse_cell(text: str) -> PrintedValue | None:

@@ -11,8 +11,7 @@ from trainact.lab.analysis.pairs import Difference
 from trainact.lab.analysis.speedups import SpeedUp
 from trainact.lab.analysis.studies import Damage, find_studies
 from trainact.lab.files import write_atomically
-from trainact.lab.paper import Key
-from trainact.lab.paper.values import Value
+from trainact.lab.paper.values import Key, Value
 from trainact.lab.recipes.arms import PLAIN
 from trainact.lab.report.chapters import BulletList, Chapter, ChapterId, Picture, list_pictures
 from trainact.lab.report.curves import draw_pictures
