@@ -1,4 +1,4 @@
-"""Statistics of a comparison: accuracy differences, speed-ups and time ratios.
+"""Statistics of a comparison: accuracy differences, speed-ups, crossings and time ratios.
 
 Each compares an arm with plain training, paired by seed, at one budget: the epochs of a run with
 its own full schedule. ``answer`` computes them from the records of finished runs.
@@ -9,23 +9,17 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainact.lab.analysis.pairs import (
-    Crossing,
-    Difference,
-    TimeRatio,
-    compare_accuracy,
-    compare_time,
-    find_crossings,
-    pair_runs,
-)
-from trainact.lab.analysis.runs import FinishedRun, read_runs
+from trainact.lab.analysis.runs import FinishedRun, check_pair, read_runs
 from trainact.lab.analysis.speedups import SpeedUp, find_speed_ups
 from trainact.lab.recipes.arms import PLAIN, Arm
 from trainact.lab.records.record import Record
-from trainact.lab.statistics import compute_std
+from trainact.lab.statistics import compute_median, compute_std, compute_t_interval, find_crossing
 from trainact.lab.text import count_epochs
 
-__all__ = ["Answers", "Summary", "answer", "summarise_runs"]
+__all__ = ["Answers", "Crossing", "Difference", "Summary", "TimeRatio", "answer"]
+
+Pairs = Sequence[tuple[FinishedRun, FinishedRun]]
+"""Complete runs of an arm and of plain with the same budget and seed."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +36,59 @@ class Summary:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """Accuracy of an arm minus that of another at one budget, over the seeds both completed."""
+
+    arm: Arm
+    budget: int
+    n: int
+    mean: float  # percentage points
+    low: float | None  # 95 % t interval; None for one seed
+    high: float | None
+    per_seed: tuple[tuple[int, float], ...]
+    unpaired: tuple[int, ...]  # seeds that only the arm completed
+    against: Arm = PLAIN
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """The epoch of an arm's runs at which they reach the final accuracy of plain's runs."""
+
+    arm: Arm
+    budget: int
+    n: int
+    median: float | None  # epochs; a run that never does counts as infinity, returned as None
+    never: int  # runs
+    per_seed: tuple[tuple[int, float | None], ...]
+
+
+@dataclass(frozen=True)
+class TimeRatio:
+    """Training time of an epoch relative to plain."""
+
+    arm: Arm
+    budget: int
+    n: int
+    ratio: float  # median over seeds
+    low: float  # minimum over seeds
+    high: float  # maximum over seeds
+    same_machine: bool
+
+
+@dataclass(frozen=True)
 class Answers:
     """All statistics of a comparison."""
 
     kind: str  # full, smoke, or empty without records
     jobs: int  # runs that shared the machine; 0 if unknown
-    runs: tuple[FinishedRun, ...]
-    summaries: tuple[Summary, ...]
-    differences: tuple[Difference, ...]
-    others: tuple[Difference, ...]  # to arms other than plain
-    speed_ups: tuple[SpeedUp, ...]
-    crossings: tuple[Crossing, ...]
-    time_ratios: tuple[TimeRatio, ...]
-    missing: tuple[str, ...]  # reasons why statistics are missing
+    runs: tuple[FinishedRun, ...] = ()
+    summaries: tuple[Summary, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    others: tuple[Difference, ...] = ()  # to arms other than plain
+    speed_ups: tuple[SpeedUp, ...] = ()
+    crossings: tuple[Crossing, ...] = ()
+    time_ratios: tuple[TimeRatio, ...] = ()
+    missing: tuple[str, ...] = ()  # reasons why statistics are missing
 
     @property
     def arms(self) -> list[Arm]:
@@ -75,16 +109,14 @@ def answer(
     Args:
         records: of one comparison, all full runs or all smoke runs.
         jobs: runs that shared the machine, which makes their times unreliable; 0 if unknown.
-        against: by the name of an arm, that of another to compare it with besides plain.
+        against: by the name of an arm, that of another to compare it with, in addition to plain.
 
     Raises:
         TrActValueError: the records cannot be compared with each other.
     """
     runs = read_runs(records)
     if not runs:
-        return Answers(
-            "empty", jobs, (), (), (), (), (), (), (), ("There are no records of runs.",)
-        )
+        return Answers("empty", jobs, missing=("There are no records of runs.",))
     groups: dict[tuple[Arm, int], list[FinishedRun]] = {}
     for run in runs:
         groups.setdefault((run.arm, run.budget), []).append(run)
@@ -96,22 +128,22 @@ def answer(
         missing.append("All runs are of the arm plain, so there is nothing to compare.")
     for (arm, budget), group in groups.items():
         plain = groups.get((PLAIN, budget), [])
-        pairs = pair_runs(group, plain)
+        pairs = _pair_runs(group, plain)
         if not pairs:
             if arm != PLAIN and PLAIN in arms:
                 missing.append(_explain_no_pair(arm, budget, group, plain))
             continue
-        crossings.append(find_crossings(pairs))
+        crossings.append(_find_crossings(pairs))
         if arm != PLAIN:
-            differences.append(compare_accuracy(pairs, group))
-            if (ratio := compare_time(pairs)) is not None:
+            differences.append(_compare_accuracy(pairs, group))
+            if (ratio := _compare_time(pairs)) is not None:
                 time_ratios.append(ratio)
     speed_ups, no_speed_up = find_speed_ups(runs)
     return Answers(
         kind=runs[0].kind,
         jobs=jobs,
         runs=runs,
-        summaries=tuple(summarise_runs(group) for group in groups.values()),
+        summaries=tuple(_summarise_runs(group) for group in groups.values()),
         differences=tuple(differences),
         others=_compare_others(groups, against or {}),
         speed_ups=speed_ups,
@@ -121,20 +153,7 @@ def answer(
     )
 
 
-def _compare_others(
-    groups: Mapping[tuple[Arm, int], Sequence[FinishedRun]], against: Mapping[str, str]
-) -> tuple[Difference, ...]:
-    """Return the differences of arms to arms other than plain."""
-    found, arms = [], {arm.name: arm for arm, _ in groups}
-    for (arm, budget), runs in groups.items():
-        other = arms.get(against.get(arm.name, ""))
-        pairs = pair_runs(runs, groups.get((other, budget), [])) if other else []
-        if pairs and other:
-            found.append(dataclasses.replace(compare_accuracy(pairs, runs), against=other))
-    return tuple(found)
-
-
-def summarise_runs(runs: Sequence[FinishedRun]) -> Summary:
+def _summarise_runs(runs: Sequence[FinishedRun]) -> Summary:
     """Return mean and standard deviation of the accuracies of one arm at one budget."""
     accuracies = {run.seed: run.accuracies[-1] for run in runs if run.complete}
     values = list(accuracies.values())
@@ -147,6 +166,89 @@ def summarise_runs(runs: Sequence[FinishedRun]) -> Summary:
         seeds=tuple(accuracies),
         diverged=tuple(run.seed for run in runs if not run.complete),
     )
+
+
+def _pair_runs(runs: Sequence[FinishedRun], plain: Sequence[FinishedRun]) -> Pairs:
+    """Return the complete runs of one arm and budget, each with plain's run of the same seed.
+
+    Raises:
+        TrActValueError: two runs of one seed differ in initial weights, data or order.
+    """
+    baselines = {run.seed: run for run in plain if run.complete}
+    pairs = [(r, baselines[r.seed]) for r in runs if r.complete and r.seed in baselines]
+    for run, baseline in pairs:
+        check_pair(run, baseline)
+    return pairs
+
+
+def _compare_accuracy(pairs: Pairs, runs: Sequence[FinishedRun]) -> Difference:
+    """Return the mean paired difference and its 95 % t interval; ``runs`` are all of the arm."""
+    per_seed = {run.seed: run.accuracies[-1] - plain.accuracies[-1] for run, plain in pairs}
+    values = list(per_seed.values())
+    low, high = compute_t_interval(values) or (None, None)
+    return Difference(
+        *_identify(pairs),
+        n=len(values),
+        mean=statistics.fmean(values),
+        low=low,
+        high=high,
+        per_seed=tuple(per_seed.items()),
+        unpaired=tuple(r.seed for r in runs if r.complete and r.seed not in per_seed),
+    )
+
+
+def _compare_others(
+    groups: Mapping[tuple[Arm, int], Sequence[FinishedRun]], against: Mapping[str, str]
+) -> tuple[Difference, ...]:
+    """Return the differences of arms to arms other than plain."""
+    found, arms = [], {arm.name: arm for arm, _ in groups}
+    for (arm, budget), runs in groups.items():
+        other = arms.get(against.get(arm.name, ""))
+        pairs = _pair_runs(runs, groups.get((other, budget), [])) if other else []
+        if pairs and other:
+            found.append(dataclasses.replace(_compare_accuracy(pairs, runs), against=other))
+    return tuple(found)
+
+
+def _find_crossings(pairs: Pairs) -> Crossing:
+    """Return the epochs at which runs of an arm reach the final accuracy of plain's runs."""
+    per_seed = {}
+    for run, plain in pairs:
+        curve = list(zip(run.epochs, run.accuracies, strict=True))
+        per_seed[run.seed] = find_crossing(curve, plain.accuracies[-1])
+    return Crossing(
+        *_identify(pairs),
+        n=len(per_seed),
+        median=compute_median(list(per_seed.values())),
+        never=sum(epoch is None for epoch in per_seed.values()),
+        per_seed=tuple(per_seed.items()),
+    )
+
+
+def _compare_time(pairs: Pairs) -> TimeRatio | None:
+    """Return the ratio of the median epoch times, without each run's first (warm-up) epoch.
+
+    None if no run of plain took measurable time.
+    """
+
+    def time_epoch(run: FinishedRun) -> float:
+        return statistics.median(run.train_seconds[1:] or run.train_seconds)
+
+    ratios = [time_epoch(run) / time_epoch(plain) for run, plain in pairs if time_epoch(plain) > 0]
+    if not ratios:
+        return None
+    return TimeRatio(
+        *_identify(pairs),
+        n=len(ratios),
+        ratio=statistics.median(ratios),
+        low=min(ratios),
+        high=max(ratios),
+        same_machine=all(run.machine == plain.machine for run, plain in pairs),
+    )
+
+
+def _identify(pairs: Pairs) -> tuple[Arm, int]:
+    return pairs[0][0].arm, pairs[0][0].budget
 
 
 def _explain_no_pair(

@@ -18,7 +18,6 @@ from trainact.lab.text import count_epochs
 __all__ = [
     "FieldDifference",
     "FinishedRun",
-    "Record",
     "check_pair",
     "list_differences",
     "read_runs",

@@ -43,7 +43,7 @@ class SpeedUp:
 
 
 def compute_speed_up(curve: Sequence[Point], budget: int, target: float) -> Reach:
-    """Return how many times fewer epochs than ``budget`` the curve needs for the target.
+    """Return how many times fewer epochs than plain's ``budget`` the curve needs for the target.
 
     >>> compute_speed_up([(30, 70.0), (60, 74.0), (90, 75.0)], 90, 74.0)
     Reach(kind='equal', factor=1.5)
@@ -51,11 +51,6 @@ def compute_speed_up(curve: Sequence[Point], budget: int, target: float) -> Reac
     Reach(kind='at least', factor=3.0)
     >>> compute_speed_up([(30, 70.0), (60, 74.0)], 90, 76.0)
     Reach(kind='below', factor=1.5)
-
-    Args:
-        curve: epochs and mean accuracy of runs with their own full schedules, in order.
-        budget: epochs that plain took.
-        target: accuracy that plain reached.
     """
     epochs = find_in_log(curve, target)
     if epochs is None:

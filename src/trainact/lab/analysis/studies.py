@@ -18,25 +18,15 @@ __all__ = ["Damage", "Study", "find_studies", "read_full_tuning", "separate_dama
 
 @dataclass
 class Study:
-    """All runs of one experiment that are of one kind.
+    """All runs of one experiment that are of one kind."""
 
-    Attributes:
-        name: the recipe's, which is also its folder's.
-        folder: where its runs lie; the first, if there are several.
-        kind: full or smoke.
-        network: name of the network if the recipe has several, else empty.
-        records: of the runs that ended, complete or diverged.
-        interrupted: the runs without a record.
-        tuning: what ``trainact tune`` wrote.
-    """
-
-    name: str
-    folder: Path
-    kind: str
-    network: str = ""
-    records: list[Record] = field(default_factory=list)
-    interrupted: list[str] = field(default_factory=list)
-    tuning: dict[str, Any] | None = None
+    name: str  # of the recipe and of its folder
+    folder: Path  # of its runs; the first, if there are several
+    kind: str  # full or smoke
+    network: str = ""  # empty if the recipe has only one
+    records: list[Record] = field(default_factory=list)  # of runs that ended, also by diverging
+    interrupted: list[str] = field(default_factory=list)  # runs without a record
+    tuning: dict[str, Any] | None = None  # what ``trainact tune`` wrote
 
     @property
     def key(self) -> str:
@@ -75,10 +65,9 @@ def find_studies(roots: Sequence[Path]) -> tuple[list[Study], list[Damage]]:
         except TrActValueError as error:
             damages.append(Damage(path, str(error)))
     if not studies and not damages:
-        shown = ", ".join(map(str, roots))
         raise TrActValueError(
-            f"there is no record of a run below {shown}; trainact run and trainact compare leave "
-            "them in the folder that --out names."
+            f"there is no record of a run below {', '.join(map(str, roots))}; trainact run and "
+            "trainact compare write them to the folder that --out names."
         )
     split = [part for study in studies.values() for part in _split(study)]
     return _rename(sorted(split, key=lambda s: (s.kind, s.name, s.network))), damages

@@ -6,9 +6,10 @@ from enum import Enum, StrEnum
 from typing import NamedTuple
 
 from trainact.lab.analysis.answers import Answers
-from trainact.lab.analysis.runs import Record, list_differences
+from trainact.lab.analysis.runs import list_differences
 from trainact.lab.metric import ACCURACY
 from trainact.lab.recipes.arms import PLAIN
+from trainact.lab.records.record import Record
 from trainact.lab.report.grid import Grid
 from trainact.lab.report.tables import (
     describe_data,

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from trainact.lab.analysis.answers import Answers, answer
-from trainact.lab.analysis.runs import Record
 from trainact.lab.files import write_atomically
 from trainact.lab.recipes.arms import Arm
+from trainact.lab.records.record import Record
 from trainact.lab.report.chapters import (
     Chapter,
     Picture,

@@ -7,10 +7,10 @@ from typing import Any
 
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.answers import Answers, answer
-from trainact.lab.analysis.runs import Record
 from trainact.lab.analysis.studies import Study
 from trainact.lab.recipes.arms import BASELINE, FIRST_LAYER_LR
 from trainact.lab.recipes.experiment import Experiment, find_experiment, list_experiments
+from trainact.lab.records.record import Record
 from trainact.lab.report.chapters import (
     BulletList,
     Chapter,

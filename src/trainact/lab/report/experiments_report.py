@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from trainact.lab.analysis.answers import Summary
-from trainact.lab.analysis.pairs import Difference
+from trainact.lab.analysis.answers import Difference, Summary
 from trainact.lab.analysis.speedups import SpeedUp
 from trainact.lab.analysis.studies import Damage, find_studies
 from trainact.lab.files import write_atomically

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.text import Text
 
 from trainact.lab.analysis.answers import Answers
-from trainact.lab.analysis.runs import Record
 from trainact.lab.environment import count_threads
 from trainact.lab.metric import Metric, read_percent
 from trainact.lab.recipes.arms import PLAIN, Arm, arm_of_recipe
+from trainact.lab.records.record import Record
 from trainact.lab.report.grid import Grid, print_grid
 from trainact.lab.report.wording import (
     SMOKE_WARNING,

@@ -6,8 +6,7 @@ The terminal, the Markdown page and the HTML page all use these functions.
 from collections.abc import Sequence
 from typing import Any
 
-from trainact.lab.analysis.answers import Answers, Summary
-from trainact.lab.analysis.pairs import Difference, TimeRatio
+from trainact.lab.analysis.answers import Answers, Difference, Summary, TimeRatio
 from trainact.lab.analysis.speedups import Reach, SpeedUp
 from trainact.lab.recipes.arms import PLAIN
 from trainact.lab.text import count, count_epochs
