@@ -10,28 +10,8 @@ from trainact.lab.analysis.runs import list_differences
 from trainact.lab.metric import ACCURACY
 from trainact.lab.recipes.arms import PLAIN
 from trainact.lab.records.record import Record
+from trainact.lab.report import tables, wording
 from trainact.lab.report.grid import Grid
-from trainact.lab.report.tables import (
-    describe_data,
-    join_distinct,
-    make_accuracy_grid,
-    make_crossing_grid,
-    make_environment_grid,
-    make_pairwise_grid,
-    make_run_grid,
-    make_secondary_grid,
-    make_speed_up_grid,
-    make_time_grid,
-)
-from trainact.lab.report.wording import (
-    CROSSING_NOTE,
-    INTERVAL_NOTE,
-    SMOKE_PREFIX,
-    SPEED_UP_NOTE,
-    describe_results,
-    describe_speed_up,
-    describe_timing,
-)
 from trainact.lab.text import count_epochs
 
 __all__ = [
@@ -50,6 +30,8 @@ GRADIENT_NOTE = (
     "plain's."
 )
 NO_PAIR = "No seed was completed by both plain and another arm."
+NO_SPEED_UP = "There is no speed-up; the summary lists the reasons."
+ONE_BUDGET = "A speed-up needs runs with two or more budgets (epochs of a whole run)."
 
 
 class ChapterId(Enum):
@@ -120,8 +102,8 @@ def describe_comparison(answers: Answers, records: Sequence[Record]) -> str:
     if not records:
         return "There is nothing to compare: there are no records of runs."
     others = [arm.title for arm in answers.arms if arm != PLAIN] or ["no other arm"]
-    models = join_distinct([record["model"]["name"] for record in records])
-    data = join_distinct([describe_data(record["data"]) for record in records])
+    models = tables.join_distinct([record["model"]["name"] for record in records])
+    data = tables.join_distinct([tables.describe_data(record["data"]) for record in records])
     return (
         f"{models} on {data}: final accuracy, speed-up and training time of {' / '.join(others)} "
         "compared with plain training from the same seeds."
@@ -129,55 +111,49 @@ def describe_comparison(answers: Answers, records: Sequence[Record]) -> str:
 
 
 def make_chapters(answers: Answers, records: Sequence[Record], command: str) -> tuple[Chapter, ...]:
-    """Return all chapters of a comparison; an empty one says what is missing.
+    """Return all chapters of a comparison, with the command that reproduces it.
 
-    Args:
-        answers: statistics of the records.
-        records: of all runs.
-        command: reproduces the comparison.
+    A chapter without content says what is missing.
     """
-    several = len(answers.budgets) > 1
-    curves = (Picture.ACCURACY, Picture.GRADIENTS) if answers.runs else ()
-    accuracy = make_accuracy_grid(answers), make_pairwise_grid(answers)
-    speed_ups, crossings = make_speed_up_grid(answers), make_crossing_grid(answers)
-    times = make_time_grid(answers)
+    curves, notes = (Picture.ACCURACY, Picture.GRADIENTS), (GRADIENT_NOTE,)
+    many_budgets = len(answers.budgets) > 1
+    accuracy = (
+        tables.make_accuracy_grid(answers),
+        tables.make_pairwise_grid(answers),
+        tables.make_secondary_grid(records),
+    )
     return (
         Chapter(
             ChapterId.SUMMARY,
             lists=_list_results(answers),
-            notes=(INTERVAL_NOTE,) if any(d.n > 1 for d in answers.differences) else (),
+            notes=(wording.INTERVAL_NOTE,) if any(d.n > 1 for d in answers.differences) else (),
         ),
-        Chapter(
-            ChapterId.ACCURACY,
-            sentences=_describe_metric(answers),
-            grids=_drop_empty(*accuracy, make_secondary_grid(records)),
-        ),
-        Chapter(ChapterId.CURVES, pictures=curves, notes=(GRADIENT_NOTE,) if curves else ()),
-        Chapter(
+        Chapter(ChapterId.ACCURACY, _describe_metric(answers), grids=_drop_empty(*accuracy)),
+        Chapter(ChapterId.CURVES, pictures=curves, notes=notes)
+        if answers.runs
+        else Chapter(ChapterId.CURVES),
+        _make_chapter(
             ChapterId.SPEED_UP,
-            sentences=() if speed_ups.rows else (_explain_no_speed_up(several),),
-            grids=_drop_empty(speed_ups),
-            pictures=(Picture.BUDGETS,) if several else (),
-            notes=(SPEED_UP_NOTE,) if speed_ups.rows else (),
+            tables.make_speed_up_grid(answers),
+            wording.SPEED_UP_NOTE,
+            NO_SPEED_UP if many_budgets else ONE_BUDGET,
+            (Picture.BUDGETS,) if many_budgets else (),
         ),
-        Chapter(
-            ChapterId.CROSSINGS,
-            sentences=() if crossings.rows else (NO_PAIR,),
-            grids=_drop_empty(crossings),
-            notes=(CROSSING_NOTE,) if crossings.rows else (),
+        _make_chapter(
+            ChapterId.CROSSINGS, tables.make_crossing_grid(answers), wording.CROSSING_NOTE, NO_PAIR
         ),
-        Chapter(
+        _make_chapter(
             ChapterId.TIME,
-            sentences=() if times.rows else (NO_PAIR,),
-            grids=_drop_empty(times),
-            notes=(describe_timing(answers.jobs),) if times.rows else (),
+            tables.make_time_grid(answers),
+            wording.describe_timing(answers.jobs),
+            NO_PAIR,
         ),
         Chapter(
             ChapterId.RUNS,
-            grids=_drop_empty(make_run_grid(answers)),
+            grids=_drop_empty(tables.make_run_grid(answers)),
             notes=tuple(_describe_recipes(answers, records)),
         ),
-        Chapter(ChapterId.ENVIRONMENT, grids=_drop_empty(make_environment_grid(records))),
+        Chapter(ChapterId.ENVIRONMENT, grids=_drop_empty(tables.make_environment_grid(records))),
         Chapter(ChapterId.REPRODUCE, command=command),
     )
 
@@ -190,12 +166,14 @@ def list_pictures(chapters: Sequence[Chapter]) -> list[Picture]:
 def _list_results(answers: Answers) -> tuple[BulletList, ...]:
     """Return the results of each budget, the speed-ups at the largest, and what is missing."""
     by_budget: dict[int, list[str]] = {}
-    for budget, text in describe_results(answers):
+    for budget, text in wording.describe_results(answers):
         by_budget.setdefault(budget, []).append(text)
     largest = max((found.budget for found in answers.speed_ups), default=None)
-    prefix = SMOKE_PREFIX if answers.kind == "smoke" else ""
+    prefix = wording.SMOKE_PREFIX if answers.kind == "smoke" else ""
     speed_ups = tuple(
-        prefix + describe_speed_up(found) for found in answers.speed_ups if found.budget == largest
+        prefix + wording.describe_speed_up(found)
+        for found in answers.speed_ups
+        if found.budget == largest
     )
     budgets = [
         BulletList(f"Accuracy after {count_epochs(budget)}", tuple(texts))
@@ -216,14 +194,17 @@ def _describe_metric(answers: Answers) -> tuple[str, ...]:
     return tuple(f"Accuracy means {metric} on this page, in per cent." for metric in metrics)
 
 
+def _make_chapter(
+    chapter: ChapterId, grid: Grid, note: str, empty: str, pictures: tuple[Picture, ...] = ()
+) -> Chapter:
+    """Return a chapter with a table and its note, or with a sentence if the table is empty."""
+    if not grid.rows:
+        return Chapter(chapter, (empty,), pictures=pictures)
+    return Chapter(chapter, grids=(grid,), pictures=pictures, notes=(note,))
+
+
 def _drop_empty(*grids: Grid) -> tuple[Grid, ...]:
     return tuple(grid for grid in grids if grid.rows)
-
-
-def _explain_no_speed_up(several: bool) -> str:
-    if several:
-        return "There is no speed-up; the summary lists the reasons."
-    return "A speed-up needs runs with two or more budgets (epochs of a whole run)."
 
 
 def _describe_recipes(answers: Answers, records: Sequence[Record]) -> list[str]:

@@ -11,13 +11,7 @@ from trainact.lab.analysis.answers import Answers, answer
 from trainact.lab.files import write_atomically
 from trainact.lab.recipes.arms import Arm
 from trainact.lab.records.record import Record
-from trainact.lab.report.chapters import (
-    Chapter,
-    Picture,
-    describe_comparison,
-    list_pictures,
-    make_chapters,
-)
+from trainact.lab.report.chapters import Picture, describe_comparison, list_pictures, make_chapters
 from trainact.lab.report.curves import draw_pictures
 from trainact.lab.report.grid import escape_markdown
 from trainact.lab.report.render import (
@@ -51,26 +45,26 @@ def write_comparison(
     """Write comparison.json, .md and .html and the pictures, each atomically.
 
     The same records give the same bytes. ``budgets.png`` needs two or more budgets; with fewer, an
-    old one is removed.
-
-    Args:
-        records: of finished runs.
-        folder: where to write.
-        command: reproduces the comparison.
-        jobs: runs that shared the machine; 0 if unknown.
-        title: of the pages.
+    old one is removed. ``command`` reproduces the comparison; ``jobs`` runs shared the machine (0
+    if unknown).
 
     Raises:
         TrActValueError: the records cannot be compared; nothing is written then.
         StorageError: the disk is full or the folder is not writable.
     """
     answers = answer(records, jobs)
+    smoke = answers.kind == "smoke"
     description = describe_comparison(answers, records)
     chapters = make_chapters(answers, records, command)
+    body = "\n".join(render_html_chapter(chapter, answers) for chapter in chapters)
+    blocks = [f"# {escape_markdown(title)}", *([f"# {SMOKE_WARNING}"] if smoke else [])]
+    blocks.append(escape_markdown(description))
+    for chapter in chapters:
+        blocks += render_markdown_chapter(chapter)
     files: dict[str, bytes] = {
         "comparison.json": _render_json(answers, records, command).encode(),
-        "comparison.md": _render_markdown(title, description, answers, chapters).encode(),
-        "comparison.html": _render_html(title, description, answers, chapters).encode(),
+        "comparison.md": ("\n\n".join(blocks) + "\n").encode(),
+        "comparison.html": render_html_document(title, description, body, smoke=smoke).encode(),
         **draw_pictures(answers, list_pictures(chapters)),
     }
     for name, content in files.items():
@@ -123,25 +117,6 @@ def _to_dict(item: Any) -> dict[str, Any]:
     values = {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
     names = {key: value.name for key, value in values.items() if isinstance(value, Arm)}
     return dataclasses.asdict(item) | names
-
-
-def _render_markdown(
-    title: str, description: str, answers: Answers, chapters: Sequence[Chapter]
-) -> str:
-    blocks = [f"# {escape_markdown(title)}"]
-    if answers.kind == "smoke":
-        blocks.append(f"# {SMOKE_WARNING}")
-    blocks.append(escape_markdown(description))
-    for chapter in chapters:
-        blocks += render_markdown_chapter(chapter)
-    return "\n\n".join(blocks) + "\n"
-
-
-def _render_html(
-    title: str, description: str, answers: Answers, chapters: Sequence[Chapter]
-) -> str:
-    body = "\n".join(render_html_chapter(chapter, answers) for chapter in chapters)
-    return render_html_document(title, description, body, smoke=answers.kind == "smoke")
 
 
 def _list_environments(records: Sequence[Record]) -> list[dict[str, Any]]:

@@ -135,13 +135,7 @@ def _draw_arrows(axis: Axes, answers: Answers) -> None:
 def draw_pictures(
     answers: Answers, pictures: Iterable[Picture], source: str = ""
 ) -> dict[str, bytes]:
-    """Return PNG files by name.
-
-    Args:
-        answers: what to draw.
-        pictures: which ones.
-        source: metadata of each file, such as a hash of the records it was drawn from.
-    """
+    """Return PNG files by name; ``source`` is metadata of each, such as a hash of the records."""
     draw = {
         Picture.ACCURACY: draw_accuracy,
         Picture.GRADIENTS: draw_gradients,

@@ -35,23 +35,14 @@ TUNING_NOTE = (
 
 @dataclass(frozen=True)
 class ExperimentPage:
-    """One experiment of a report.
-
-    Attributes:
-        study: its runs.
-        title: its heading.
-        description: what is compared, and notes on the recipe.
-        answers: its statistics; None if there are no records or they cannot be compared.
-        chapters: in order.
-        problem: why its records cannot be compared; empty if they can.
-    """
+    """One experiment of a report."""
 
     study: Study
     title: str
-    description: tuple[str, ...]
-    answers: Answers | None
+    description: tuple[str, ...]  # what is compared, and notes on the recipe
+    answers: Answers | None  # None if there are no records or they cannot be compared
     chapters: tuple[Chapter, ...]
-    problem: str = ""
+    problem: str = ""  # why its records cannot be compared
 
 
 def make_page(study: Study) -> ExperimentPage:

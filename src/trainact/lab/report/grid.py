@@ -24,19 +24,12 @@ LONG = 26
 
 @dataclass(frozen=True)
 class Grid:
-    """A table whose cells are text.
-
-    Attributes:
-        caption: the title.
-        head: column titles.
-        rows: one cell per column.
-        text_columns: the first columns, which are left-aligned; the others are right-aligned.
-    """
+    """A table whose cells are text."""
 
     caption: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    text_columns: int = 1
+    text_columns: int = 1  # the first columns, which are left-aligned; the others right-aligned
 
 
 def print_grid(grid: Grid, console: Console | None = None) -> None:

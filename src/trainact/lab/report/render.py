@@ -43,10 +43,7 @@ def render_markdown_chapter(chapter: Chapter, level: int = 2, folder: str = "") 
     >>> render_markdown_chapter(Chapter(ChapterId.SUMMARY, ("TrAct is better.",)), level=3)
     ['### Summary', 'TrAct is better.']
 
-    Args:
-        chapter: what to render.
-        level: of its heading.
-        folder: prefix of the picture files, with a slash at the end.
+    ``folder`` is the prefix of the picture files, with a slash at the end.
     """
     blocks = ["#" * level + f" {escape_markdown(chapter.title)}"]
     blocks += map(escape_markdown, chapter.sentences)
@@ -82,11 +79,7 @@ def render_html_chapter(chapter: Chapter, answers: Answers | None = None, level:
 def render_html_document(title: str, description: str, body: str, *, smoke: bool = False) -> str:
     """Return a complete HTML file without scripts or references to other files.
 
-    Args:
-        title: of the page.
-        description: the sentence below it.
-        body: HTML, already escaped.
-        smoke: whether the whole page is about smoke runs.
+    Title and description are escaped here, ``body`` is HTML.
     """
     style = files("trainact.lab.report").joinpath("page.css").read_text(encoding="utf-8")
     warning = f"{SMOKE_BANNER}\n" if smoke else ""

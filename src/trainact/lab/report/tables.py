@@ -12,16 +12,9 @@ from trainact.lab.environment import count_threads
 from trainact.lab.metric import Metric, read_percent
 from trainact.lab.recipes.arms import PLAIN, Arm, arm_of_recipe
 from trainact.lab.records.record import Record
+from trainact.lab.report import wording
 from trainact.lab.report.grid import Grid, print_grid
-from trainact.lab.report.wording import (
-    SMOKE_WARNING,
-    format_accuracy,
-    format_difference,
-    format_number,
-    format_ratio,
-    format_speed_up,
-    format_value,
-)
+from trainact.lab.report.wording import format_number
 
 __all__ = [
     "describe_data",
@@ -61,10 +54,10 @@ def make_accuracy_grid(answers: Answers) -> Grid:
             (
                 summary.arm.title,
                 str(summary.budget),
-                format_accuracy(summary),
+                wording.format_accuracy(summary),
                 f"{summary.n}{diverged}",
-                format_difference(differences.get(key)),
-                "1×" if summary.arm == PLAIN else format_ratio(ratios.get(key)),
+                wording.format_difference(differences.get(key)),
+                "1×" if summary.arm == PLAIN else wording.format_ratio(ratios.get(key)),
             )
         )
     head = ("arm", "epochs", "accuracy, %", "n", "difference to plain", "time per epoch")
@@ -74,7 +67,7 @@ def make_accuracy_grid(answers: Answers) -> Grid:
 def make_pairwise_grid(answers: Answers) -> Grid:
     """Return the differences to arms other than plain."""
     rows = [
-        (d.arm.title, d.against.title, str(d.budget), format_difference(d), str(d.n))
+        (d.arm.title, d.against.title, str(d.budget), wording.format_difference(d), str(d.n))
         for d in sorted(answers.others, key=lambda d: d.budget)
     ]
     head = ("arm", "compared with", "epochs", "difference [95 %]", "n")
@@ -97,9 +90,8 @@ def make_secondary_grid(records: Sequence[Record]) -> Grid:
         groups.setdefault((record["budget"], arm), []).append(record)
 
     def average(metric: Metric, runs: Sequence[Record]) -> str:
-        return format_number(
-            statistics.fmean(read_percent(metric, run["epochs"][-1]) for run in runs)
-        )
+        values = (read_percent(metric, run["epochs"][-1]) for run in runs)
+        return format_number(statistics.fmean(values))
 
     rows = tuple(
         (arm.title, str(budget), *(average(metric, groups[budget, arm]) for metric in metrics))
@@ -117,7 +109,7 @@ def make_speed_up_grid(answers: Answers) -> Grid:
             str(found.budget),
             format_number(found.target),
             "not reached" if found.epochs is None else format_number(found.epochs, 1),
-            format_speed_up(found),
+            wording.format_speed_up(found),
             str(len(found.seeds)),
         )
         for found in answers.speed_ups
@@ -147,7 +139,7 @@ def make_time_grid(answers: Answers) -> Grid:
         (
             ratio.arm.title,
             str(ratio.budget),
-            format_ratio(ratio),
+            wording.format_ratio(ratio),
             f"{format_number(ratio.low)}× to {format_number(ratio.high)}×",
             str(ratio.n),
             "same" if ratio.same_machine else "different",
@@ -181,13 +173,15 @@ def make_tuning_grid(tuning: Mapping[str, Any]) -> Grid:
     rows = []
     for row in tuning["tried"]:
         budget, name, value = row["budget"], row["field"], row["value"]
-        others = ", ".join(f"{key} {format_value(other)}" for key, other in row["with"].items())
+        others = ", ".join(
+            f"{key} {wording.format_value(other)}" for key, other in row["with"].items()
+        )
         accuracy = row["accuracy"]
         rows.append(
             (
                 name,
                 str(budget),
-                format_value(value),
+                wording.format_value(value),
                 "diverged" if accuracy is None else format_number(accuracy),
                 "chosen" if tuning["chosen"][str(budget)][name] == value else "",
                 str(len(row["seeds"])),
@@ -230,7 +224,7 @@ def print_accuracy(answers: Answers, console: Console | None = None) -> None:
     """Print the main table, below a warning if the runs are smoke runs."""
     console = console or Console()
     if answers.kind == "smoke":
-        console.print(Text(SMOKE_WARNING, style="bold red"), soft_wrap=True)
+        console.print(Text(wording.SMOKE_WARNING, style="bold red"), soft_wrap=True)
     print_grid(make_accuracy_grid(answers), console)
 
 

@@ -178,8 +178,7 @@ def describe_speed_up(found: SpeedUp) -> str:
 def describe_timing(jobs: int) -> str:
     """Return how the time ratios were measured and how reliable they are.
 
-    Args:
-        jobs: runs that shared the machine; 0 if unknown.
+    ``jobs`` runs shared the machine; 0 if unknown.
     """
     method = (
         "Median over seeds of the ratio of training time per epoch (the median epoch of a run, "
