@@ -159,6 +159,13 @@ def test_every_module_has_its_place_in_the_order():
     assert found == set(LAB_ORDER)
 
 
+def test_the_map_names_every_part_of_the_lab():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    parts = [path for path in LAB.iterdir() if not path.name.startswith("__")]
+    for part in parts:
+        assert (f"  {part.name}/" if part.is_dir() else part.stem) in text, part
+
+
 def test_every_public_name_exists_and_is_documented():
     for name in trainact.__all__:
         assert getattr(trainact, name).__doc__, name
