@@ -4,6 +4,7 @@
 training speed of a CPU and a GPU, from the runs under ``results/`` or from the paper's times.
 """
 
+import argparse
 import json
 import statistics
 import sys
@@ -15,14 +16,7 @@ import torch
 
 from trainact.errors import TrActValueError
 from trainact.lab.cost import estimates
-from trainact.lab.cost.estimates import (
-    ModelKey,
-    Throughput,
-    count_model,
-    count_run,
-    count_step,
-    is_known_network,
-)
+from trainact.lab.cost.estimates import ModelKey, Throughput, count_run, count_step
 from trainact.lab.data.published import ImageCounts, count_images
 from trainact.lab.environment import describe_hardware
 from trainact.lab.paper.tables import read_times
@@ -48,7 +42,7 @@ def list_models() -> list[ModelKey]:
             if counts is not None:
                 arguments = json.dumps(recipe.model.arguments, sort_keys=True)
                 keys.add((recipe.model.name, arguments, counts.classes, counts.size))
-    return sorted(key for key in keys if not is_known_network(key))
+    return sorted(key for key in keys if not estimates.is_known_network(key))
 
 
 def measure_throughputs(results: Path) -> list[Throughput]:
@@ -106,7 +100,7 @@ def write_counts() -> str:
     """Return the content of ``multiply_adds.toml``."""
     rows = []
     for key in list_models():
-        forward = count_model(key)
+        forward = estimates.count_model(key)
         if forward is not None:
             name, arguments, classes, size = key
             train, test = map(round, forward)
@@ -138,7 +132,9 @@ def _write_row(row: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write both tables; with ``--check`` write nothing and return 1 if one is out of date."""
-    check = "--check" in (sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser("python -m tools.estimates", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only report stale tables")
+    check = parser.parse_args(argv).check
     tables = {
         "multiply_adds.toml": write_counts(),
         "throughput.toml": write_throughputs(RESULTS),

@@ -17,11 +17,7 @@ from trainact.lab.records.results import list_record_files
 from trainact.lab.report.chapters import ChapterId, list_pictures
 from trainact.lab.report.curves import draw_pictures
 from trainact.lab.report.experiment_page import ExperimentPage, make_page
-from trainact.lab.report.experiments_report import (
-    OverviewRow,
-    list_overview,
-    make_overview_grid,
-)
+from trainact.lab.report.experiments_report import OverviewRow, list_overview, make_overview_grid
 from trainact.lab.report.grid import escape_markdown, render_markdown
 from trainact.lab.report.render import render_markdown_chapter
 from trainact.options import DEFAULT_LAM
@@ -37,17 +33,7 @@ __all__ = [
 
 FAMILIES = ("cifar10-cpu", "imagenette-cpu")
 NO_RECORD = "No records yet."
-CHAPTERS = {
-    ChapterId.SUMMARY,
-    ChapterId.INCOMPLETE,
-    ChapterId.ACCURACY,
-    ChapterId.CURVES,
-    ChapterId.SPEED_UP,
-    ChapterId.TIME,
-    ChapterId.TUNING,
-    ChapterId.ENVIRONMENT,
-    ChapterId.REPRODUCE,
-}
+OMITTED = {ChapterId.PAPER, ChapterId.CROSSINGS, ChapterId.RUNS}
 Evidence = dict[str, ExperimentPage | None]
 """By recipe; None if it has no records yet."""
 
@@ -137,7 +123,7 @@ def _render_overview(rows: list[OverviewRow]) -> str:
 def _render_page(page: ExperimentPage) -> str:
     blocks = [*map(escape_markdown, page.description)]
     for chapter in page.chapters:
-        if chapter.id in CHAPTERS:
+        if chapter.id not in OMITTED:
             blocks += render_markdown_chapter(chapter, 3, f"pictures/{page.study.name}-")
     return "\n\n".join(blocks)
 

@@ -4,20 +4,14 @@ Text between the marks ``<!-- NAME -->`` and ``<!-- /NAME -->`` is generated fro
 from the committed records under ``results/``.
 """
 
+import argparse
 import json
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.evidence import (
-    Evidence,
-    draw_evidence,
-    list_stale_pictures,
-    read_evidence,
-    write_evidence,
-)
+from tools import evidence
 from tools.reproduce import write_reproduction
 from trainact.errors import TrActValueError
 from trainact.lab.cost.bench import ZOO_FILE, read_zoo, render_zoo
@@ -48,11 +42,11 @@ def fill_page(text: str, tables: dict[str, str]) -> str:
     return re.sub(r"<!-- ([\w-]+) -->.*?<!-- /\1 -->", fill, text, flags=re.DOTALL)
 
 
-def make_tables(evidence: Evidence, root: Path = ROOT) -> dict[str, str]:
+def make_tables(pages: evidence.Evidence, root: Path = ROOT) -> dict[str, str]:
     """Return the text of every marked place, by name."""
     record = json.loads((root / "results" / "bench" / "bench.json").read_text())
     return {
-        **write_evidence(evidence),
+        **evidence.write_evidence(pages),
         **write_reproduction(root / "results"),
         "bench-layer": render_bench(record, "layer"),
         "bench-step": render_bench(record, "step"),
@@ -80,10 +74,9 @@ def describe_record(record: dict[str, Any]) -> str:
         if name in environment["packages"]
     )
     state = "" if environment["clean"] else " with uncommitted changes"
-    count = record["layer"][0]["plain_ms"]["count"]
+    layers, steps = (record[section][0]["plain_ms"]["count"] for section in ("layer", "step"))
     return (
-        f"Medians [quartiles] of {count:.0f} (layers) and "
-        f"{record['step'][0]['plain_ms']['count']:.0f} (steps) interleaved rounds; "
+        f"Medians [quartiles] of {layers:.0f} (layers) and {steps:.0f} (steps) interleaved rounds; "
         f"{describe_hardware(environment)}, {record['dtype']}, {packages}, trainact "
         f"{environment['trainact']} at commit {environment['commit'][:10]}{state}, "
         f"{environment['date'][:10]}."
@@ -110,12 +103,14 @@ def _render_ratio(spread: dict[str, float] | None) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Update all pages; with ``--check`` only report which are out of date, and return 1 if any."""
-    check = "--check" in (sys.argv[1:] if argv is None else argv)
-    evidence = read_evidence(ROOT / "results")
-    tables, pictures = make_tables(evidence), ROOT / PICTURES
-    stale = [f"{PICTURES}/{name}" for name in list_stale_pictures(evidence, pictures)]
+    parser = argparse.ArgumentParser("python -m tools.pages", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only report stale pages")
+    check = parser.parse_args(argv).check
+    pages = evidence.read_evidence(ROOT / "results")
+    tables, pictures = make_tables(pages), ROOT / PICTURES
+    stale = [f"{PICTURES}/{name}" for name in evidence.list_stale_pictures(pages, pictures)]
     if stale and not check:
-        draw_evidence(evidence, pictures)
+        evidence.draw_evidence(pages, pictures)
     for name in PAGES:
         page = ROOT / name
         before = page.read_text()
@@ -125,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not check:
                 page.write_text(after)
     print(f"{'out of date' if check else 'updated'}: {', '.join(stale) or 'nothing'}")
-    return 1 if check and stale else 0
+    return int(check and bool(stale))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,7 @@ from pathlib import Path
 
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.studies import Study, find_studies
-from trainact.lab.cost.estimates import (
-    CAUTION,
-    Throughput,
-    estimate_experiment,
-    read_throughputs,
-)
+from trainact.lab.cost.estimates import CAUTION, Throughput, estimate_experiment, read_throughputs
 from trainact.lab.environment import describe_hardware
 from trainact.lab.paper.faithful import find_faithful
 from trainact.lab.paper.tables import read_figures, read_tables, read_times
@@ -79,12 +74,7 @@ def make_place_grid() -> Grid:
         for table in read_tables()
         for number in table.numbers
     }
-    rows = (
-        *FIGURES_WITHOUT_RECIPE,
-        *figures,
-        COST,
-        *(tables[number] for number in sorted(tables)),
-    )
+    rows = (*FIGURES_WITHOUT_RECIPE, *figures, COST, *(tables[n] for n in sorted(tables)))
     head = ("in the paper", "content", "reproduced by")
     return Grid("Tables and figures", head, rows, text_columns=3)
 

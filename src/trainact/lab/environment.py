@@ -21,6 +21,8 @@ PACKAGES = ("torch", "torchvision", "timm", "torch_tract", "accelerate", "numpy"
 
 def describe_environment(device: str = "cpu") -> dict[str, Any]:
     """Return versions, hardware and commit, for a record."""
+    is_cuda = torch.device(device).type == "cuda"
+    accelerator = torch.cuda.get_device_name(device) if is_cuda else None
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "trainact": trainact.__version__,
@@ -32,7 +34,7 @@ def describe_environment(device: str = "cpu") -> dict[str, Any]:
         "processor": _read_processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "accelerator": torch.cuda.get_device_name(device) if device.startswith("cuda") else None,
+        "accelerator": accelerator,
     }
 
 
@@ -70,7 +72,7 @@ def _read_processor() -> str:
 def _describe_commit() -> dict[str, Any]:
     """Return the commit of this source and whether its files are unchanged; None outside git.
 
-    An installed copy may lie inside another project's repository, whose commit says nothing here.
+    An installed copy may be inside another project's repository, whose commit says nothing here.
     """
     if not _run_git("ls-files", __file__):
         return {"commit": None, "clean": None}

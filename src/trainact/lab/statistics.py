@@ -98,12 +98,8 @@ def resample(
 
     The percentiles are members of the sample (nearest rank), so a result that is a bound stays one.
 
-    Args:
-        count: number of indices to draw from, and of draws with replacement in each resample.
-        compute: takes the drawn indices.
-        resamples: number of resamples.
-        seed: of the draws.
-        key: sort key of the results.
+    A resample draws ``count`` of the indices below ``count``, with replacement; ``key`` sorts the
+    results.
     """
     draws = numpy.random.default_rng(seed).integers(0, count, (resamples, count))
     values: list[Any] = sorted(map(compute, draws.tolist()), key=key)

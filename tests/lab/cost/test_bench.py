@@ -62,14 +62,14 @@ def test_without_a_record_the_page_says_so(tmp_path):
     assert render_zoo(None).startswith("Not measured yet")
 
 
-def test_the_committed_records_give_tables_and_plots(tmp_path):
+def test_the_committed_records_give_tables_and_plots(tmp_path, monkeypatch):
     zoo = read_zoo(RESULTS / "zoo.json")
     assert zoo is not None
     assert [row["name"] for row in zoo["networks"]] == TABLE_NETWORKS
     assert render_zoo(zoo) in (RESULTS.parents[1] / "docs" / "cost.md").read_text()
     record = json.loads((RESULTS / "bench.json").read_text())
     assert make_table("layer", record["layer"]).row_count == 6
-    sys.modules.pop("matplotlib.pyplot", None)
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
     paths = draw_growth(record, tmp_path)
     assert [path.name for path in paths] == ["growth-ms.png", "growth-memory.png"]
     assert "matplotlib.pyplot" not in sys.modules

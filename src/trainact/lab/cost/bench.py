@@ -66,30 +66,25 @@ class Bench:
     device: torch.device
     dtype: torch.dtype = torch.float32
     compiled: bool = False
-    quick: bool = False
-    """Fewer rounds, and two points per growth curve."""
-    only: str = ""
-    """Skip cases whose name does not contain this."""
+    quick: bool = False  # fewer rounds, and two points per growth curve
+    only: str = ""  # skip cases whose name does not contain this
 
     def measure(self, sections: Sequence[str]) -> dict[str, Any]:
         """Measure the sections, write the record after each, and draw the growth plots."""
         record: dict[str, Any] = {
-            "kind": "bench",
-            "environment": describe_environment(str(self.device)),
-            "dtype": _name_dtype(self.dtype),
+            **self._begin_record("bench"),
             "compiled": self.compiled,
             "quick": self.quick,
         }
-        measure = {
-            "layer": lambda: list(self._measure_cases("layer", LAYERS, self._measure_ratios)),
-            "step": lambda: list(self._measure_cases("step", NETWORKS, self._measure_ratios)),
-            "growth": self._measure_growth,
-        }
+        cases: dict[str, Sequence[Case]] = {"layer": LAYERS, "step": NETWORKS}
         for section in sections:
-            record[section] = measure[section]()
+            if section == "growth":
+                record[section] = self._measure_growth()
+            else:
+                rows = list(self._measure_cases(section, cases[section], self._measure_ratios))
+                record[section] = rows
+                self.console.print(make_table(section, rows))
             _write(record, self.folder / FILE)
-            if section != "growth":
-                self.console.print(make_table(section, record[section]))
         if any(record.get("growth", {}).values()):
             for path in draw_growth(record, self.folder):
                 self.console.print(f"wrote {path}")
@@ -105,14 +100,9 @@ class Bench:
             TrActValueError: the existing record is from another machine or dtype.
         """
         path = self.folder / ZOO_FILE
-        record = read_zoo(path) or {
-            "kind": "bench-zoo",
-            "environment": describe_environment(str(self.device)),
-            "dtype": _name_dtype(self.dtype),
-            "batch": ZOO_BATCH,
-            "networks": [],
-        }
-        _check_machine(record, str(self.device), _name_dtype(self.dtype), path)
+        here = self._begin_record("bench-zoo")
+        record = read_zoo(path) or {**here, "batch": ZOO_BATCH, "networks": []}
+        _check_machine(record, here, path)
         rows: list[Row] = record["networks"]
         done = [row["name"] for row in rows if self._selects(row["name"])]
         if done:
@@ -129,6 +119,11 @@ class Bench:
         self.console.print(render_zoo(record), markup=False, highlight=False)
         self.console.print(f"wrote {path}")
         return record
+
+    def _begin_record(self, kind: str) -> dict[str, Any]:
+        environment = describe_environment(str(self.device))
+        dtype = str(self.dtype).removeprefix("torch.")
+        return {"kind": kind, "environment": environment, "dtype": dtype}
 
     def _selects(self, name: str) -> bool:
         return self.only.lower() in name.lower()
@@ -169,8 +164,8 @@ class Bench:
         return {
             "name": case.name,
             "shape": list(case.shape),
-            "plain_ms": summarise(plain).to_dict(),
-            **{f"{name}_over_plain": divide(t, plain).to_dict() for name, t in times.items()},
+            "plain_ms": summarise(plain),
+            **{f"{name}_over_plain": divide(t, plain) for name, t in times.items()},
             "extra_bytes": measure_peak_memory(work.extra, self.device),
             "input_bytes": work.input_bytes,
             "extra_kernels": count_kernels(work.extra, self.device),
@@ -182,7 +177,7 @@ class Bench:
         times = compare_times(work.variants, rounds, self.device, advance)
         row: Row = {"name": case.name, "input_bytes": work.input_bytes}
         for name, run in work.variants.items():
-            row[f"{name}_ms"] = summarise(times[name]).to_dict()
+            row[f"{name}_ms"] = summarise(times[name])
             row[f"{name}_bytes"] = measure_peak_memory(run, self.device)
         row["extra_bytes"] = measure_peak_memory(work.extra, self.device)
         return row
@@ -193,14 +188,14 @@ class Bench:
         work = case.set_up(self.device, self.dtype, compiled=False)
         pair = {"plain": work.variants["plain"], "extra": work.extra}
         times = compare_times(pair, rounds, self.device, advance)
-        made = describe_environment(str(self.device))
+        environment = describe_environment(str(self.device))
         return {
             "name": case.name,
             "parameters": networks.NETWORKS[case.name].parameters,
-            "plain_ms": summarise(times["plain"]).to_dict(),
-            "extra_ms": summarise(times["extra"]).to_dict(),
-            "extra_over_plain": divide(times["extra"], times["plain"]).to_dict(),
-            **{key: made[key] for key in ("date", "commit", "clean")},
+            "plain_ms": summarise(times["plain"]),
+            "extra_ms": summarise(times["extra"]),
+            "extra_over_plain": divide(times["extra"], times["plain"]),
+            **{key: environment[key] for key in ("date", "commit", "clean")},
         }
 
 
@@ -221,13 +216,12 @@ def read_zoo(path: Path) -> dict[str, Any] | None:
     return record
 
 
-def _check_machine(record: dict[str, Any], device: str, dtype: str, path: Path) -> None:
-    here = describe_environment(device) | {"dtype": dtype}
-    there = record["environment"] | {"dtype": record["dtype"]}
+def _check_machine(record: dict[str, Any], here: dict[str, Any], path: Path) -> None:
+    before, now = (one["environment"] | {"dtype": one["dtype"]} for one in (record, here))
     differences = ", ".join(
-        f"{key} was {there.get(key)} and is {here[key]}"
+        f"{key} was {before.get(key)} and is {now[key]}"
         for key in (*MACHINE, "dtype")
-        if here[key] != there.get(key)
+        if now[key] != before.get(key)
     )
     if differences:
         raise TrActValueError(
@@ -238,10 +232,6 @@ def _check_machine(record: dict[str, Any], device: str, dtype: str, path: Path) 
 
 def _write(record: dict[str, Any], path: Path) -> None:
     write_atomically(path, f"{json.dumps(record, indent=1)}\n".encode())
-
-
-def _name_dtype(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def make_table(section: str, rows: Sequence[Row]) -> Table:
@@ -272,15 +262,16 @@ def render_zoo(record: dict[str, Any] | None) -> str:
     if record is None or not record["networks"]:
         return "Not measured yet: run `trainact bench --zoo --out results/bench`."
     rows = record["networks"]
-    made = record["environment"]
+    environment = record["environment"]
     commits = sorted({str(row["commit"])[:10] + "+" * (row["clean"] is False) for row in rows})
     shares = sorted(row["extra_over_plain"]["median"] for row in rows)
     lines = [
         f"{len(rows)} of the {len(TABLE_NETWORKS)} networks: TrAct's own work is between "
         f"{100 * shares[0]:.2f} % and {100 * shares[-1]:.2f} % of a plain step. Medians "
         f"[quartiles] of {rows[0]['plain_ms']['count']:.0f} pairs at batch {record['batch']}; "
-        f"{describe_hardware(made)}, {record['dtype']}, torch {made['packages']['torch']}, at "
-        f"commit {', '.join(commits)}, {rows[-1]['date'][:10]}.",
+        f"{describe_hardware(environment)}, {record['dtype']}, torch "
+        f"{environment['packages']['torch']}, at commit {', '.join(commits)}, "
+        f"{rows[-1]['date'][:10]}.",
         "",
         "| network | parameters | plain step, ms | extra work / plain step |",
         "| --- | ---: | ---: | ---: |",
@@ -308,11 +299,10 @@ AXES = {
 
 def draw_growth(record: dict[str, Any], folder: Path) -> list[Path]:
     """Draw time and peak memory of forward and backward against each size, log-log."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     growth = {size: rows for size, rows in record["growth"].items() if rows}
-    made = record["environment"]
+    environment = record["environment"]
     quantities: dict[str, tuple[str, Callable[[Row, str], float]]] = {
         "ms": ("milliseconds", lambda row, name: row[f"{name}_ms"]["median"]),
         "memory": ("peak MB", lambda row, name: row[f"{name}_bytes"] / 1e6),
@@ -320,7 +310,6 @@ def draw_growth(record: dict[str, Any], folder: Path) -> list[Path]:
     paths = []
     for key, (unit, read) in quantities.items():
         figure = Figure(figsize=(4.6 * len(growth), 3.8))
-        FigureCanvasAgg(figure)
         axes = figure.subplots(1, len(growth), squeeze=False)[0]
         for axis, (size, rows) in zip(axes, growth.items(), strict=True):
             for name, style in LINES.items():
@@ -334,7 +323,10 @@ def draw_growth(record: dict[str, Any], folder: Path) -> list[Path]:
             axis.grid(alpha=0.3)
         axes[0].set_ylabel(f"{unit}, forward + backward")
         axes[0].legend(frameon=False)
-        figure.suptitle(f"{describe_hardware(made)}, torch {made['packages']['torch']}", fontsize=9)
+        figure.suptitle(
+            f"{describe_hardware(environment)}, torch {environment['packages']['torch']}",
+            fontsize=9,
+        )
         figure.tight_layout()
         path = folder / f"growth-{key}.png"
         figure.savefig(path, dpi=110)

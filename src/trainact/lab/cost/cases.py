@@ -25,10 +25,8 @@ __all__ = ["GROWTH", "LAYERS", "NETWORKS", "Case", "CaseWork", "LayerCase", "Net
 class CaseWork:
     """Functions to time, all on the same input."""
 
-    variants: dict[str, Work]
-    """``plain``, ``trainact`` and, if installed, the authors' package ``torch_tract``."""
-    extra: Work
-    """TrAct's own work in the backward, alone."""
+    variants: dict[str, Work]  # plain, trainact, and the authors' torch_tract if installed
+    extra: Work  # TrAct's own work in the backward, alone
     input_bytes: int
 
 

@@ -56,12 +56,10 @@ ModelKey = tuple[str, str, int, int]
 class Throughput:
     """Training speed of one device, in multiply-adds per second."""
 
-    device: str
-    """``cpu`` or ``cuda``."""
+    device: str  # cpu or cuda
     hardware: str
     rate: float
-    source: str
-    """Where the rate comes from."""
+    source: str  # of the rate
 
     @property
     def kind(self) -> str:
@@ -83,8 +81,7 @@ class Throughput:
 class ExperimentCost:
     """Multiply-adds of an experiment's runs; None where they depend on data not at hand."""
 
-    device: str
-    """``run.device`` of the recipe."""
+    device: str  # run.device of the recipe
     runs: int
     total: float | None
     longest: float | None
@@ -155,13 +152,11 @@ def count_model(key: ModelKey) -> tuple[float, float] | None:
 @cache
 def read_counts() -> dict[ModelKey, tuple[float, float]]:
     """Return the table of multiply-adds: a forward in training and in testing, by model."""
-    return {
-        (row["name"], json.dumps(row["arguments"], sort_keys=True), row["classes"], row["size"]): (
-            row["train"],
-            row["test"],
-        )
-        for row in _read_table("multiply_adds.toml")["models"]
-    }
+    counts = {}
+    for row in _read_table("multiply_adds.toml")["models"]:
+        arguments = json.dumps(row["arguments"], sort_keys=True)
+        counts[row["name"], arguments, row["classes"], row["size"]] = row["train"], row["test"]
+    return counts
 
 
 @cache

@@ -62,16 +62,11 @@ class LayerCost:
     """One first layer and TrAct's work in it."""
 
     name: str
-    layer: str
-    """The layer's ``repr``."""
-    num_inputs: int
-    """n"""
-    num_outputs: int
-    """m"""
-    rows_per_image: int
-    """b for a batch of one image"""
-    extra: float
-    """Multiply-adds that TrAct adds to a training step."""
+    layer: str  # its repr
+    num_inputs: int  # n
+    num_outputs: int  # m
+    rows_per_image: int  # b for a batch of one image
+    extra: float  # multiply-adds that TrAct adds to a training step
 
 
 @dataclass(frozen=True)
@@ -80,11 +75,8 @@ class ModelCost:
 
     layers: tuple[LayerCost, ...]
     batch: int
-    forward: float
-    """Multiply-adds of the model's forward for one image."""
-    complete: bool
-    """Whether the forward ran to its end on the meta device. If not, ``ratio`` is an upper
-    bound."""
+    forward: float  # multiply-adds of the model's forward for one image
+    complete: bool  # if the forward failed on the meta device, ``ratio`` is an upper bound
 
     @property
     def ratio(self) -> float:
@@ -132,15 +124,12 @@ def estimate_cost(
 ) -> ModelCost:
     """Count one image's forward and TrAct's work on a copy of the model on the meta device.
 
-    Args:
-        model: any model that `find_first_layers` accepts.
-        names: its first layers; by default they are searched for.
-        example_input: an input of the model; by default one is guessed.
-        batch: images in a training step.
+    The first layers and an example input are searched for by default; ``batch`` is the number of
+    images in a training step.
     """
     names = find_first_layers(model, example_input) if names is None else names
     shell = copy.deepcopy(model).to("meta").eval().requires_grad_(False)
-    layers = {name: shell.get_submodule(name) for name in names}
+    layers: dict[str, Any] = {name: shell.get_submodule(name) for name in names}
     best: tuple[bool, float, dict[str, int]] = (False, 0.0, {})
     for call in list_example_inputs(shell, example_input):
         counted = _count_with_rows(shell, call, layers)
@@ -150,10 +139,11 @@ def estimate_cost(
             break
     complete, forward, rows = best
     images = _count_images(call)
-    costs = (
-        _make_layer_cost(name, layer, rows.get(name, 0) // images, batch)
-        for name, layer in layers.items()
-    )
+    costs = []
+    for name, layer in layers.items():
+        weight, per_image = layer.weight, rows.get(name, 0) // images
+        inputs, extra = math.prod(weight.shape[1:]), count_extra(layer, per_image * batch)
+        costs.append(LayerCost(name, repr(layer), inputs, len(weight), per_image, extra))
     return ModelCost(tuple(costs), batch, forward / images, complete)
 
 
@@ -169,17 +159,12 @@ def count_detector(
     """Return the multiply-adds of a Faster R-CNN's forward for one image, in training and testing.
 
     The meta device cannot run the whole detector, so its parts are added up. The image has sides of
-    3 : 4, as most of VOC2007. The head sees the regions of the loss in training, and all proposals
-    in testing.
+    3 : 4, as most of VOC2007, the short one with ``image_size`` pixels. The classes do not include
+    the background. The head sees the regions of the loss in training, and all proposals in testing.
 
     >>> train, test = count_detector({}, 20, 600)
     >>> f"{train:.4g} {test:.4g}"
     '1.664e+11 1.87e+11'
-
-    Args:
-        arguments: see `FasterRcnnFields`.
-        num_classes: without the background.
-        image_size: pixels of the short side.
     """
     fields: FasterRcnnFields = build_table(FasterRcnnFields, arguments, "model.arguments")
     backbone = build_on_meta(lambda: VggBackbone(fields.width))
@@ -199,7 +184,7 @@ def count_detector(
 
 
 def _count_with_rows(
-    model: nn.Module, call: Call, layers: dict[str, nn.Module]
+    model: nn.Module, call: Call, layers: dict[str, Any]
 ) -> tuple[bool, float, dict[str, int]]:
     """Return whether the forward ran to its end, its multiply-adds, and the rows of ``layers``."""
     rows: dict[str, int] = {}
@@ -243,17 +228,6 @@ class _OperatorCounter(TorchDispatchMode):
         if formula is not None:
             self.flops += formula(*args, **(kwargs or {}), out_val=output)
         return output
-
-
-def _make_layer_cost(name: str, layer: Any, rows: int, batch: int) -> LayerCost:
-    return LayerCost(
-        name=name,
-        layer=repr(layer),
-        num_inputs=math.prod(layer.weight.shape[1:]),
-        num_outputs=layer.weight.shape[0],
-        rows_per_image=rows,
-        extra=count_extra(layer, rows * batch),
-    )
 
 
 def _to_meta(value: Any) -> Any:

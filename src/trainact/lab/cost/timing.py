@@ -3,55 +3,32 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = [
-    "Spread",
-    "Work",
-    "compare_times",
-    "count_kernels",
-    "divide",
-    "measure_peak_memory",
-    "summarise",
-]
+__all__ = ["Work", "compare_times", "count_kernels", "divide", "measure_peak_memory", "summarise"]
 
 Work = Callable[[], Any]
 SHORTEST_SAMPLE_MS = 5.0
 """A shorter function is repeated within one sample, for the resolution of the clock."""
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Median and quartiles of ``count`` samples."""
+def summarise(values: list[float]) -> dict[str, float]:
+    """Return median, quartiles and number of samples with four significant digits, for a record.
 
-    median: float
-    low: float
-    high: float
-    count: int
-
-    def to_dict(self) -> dict[str, float]:
-        """Return the numbers with four significant digits, for a record."""
-        return {key: float(f"{value:.4g}") for key, value in asdict(self).items()}
-
-
-def summarise(values: list[float]) -> Spread:
-    """Return the median and the quartiles.
-
-    >>> summarise([3.0, 1.0, 2.0]).median
-    2.0
+    >>> summarise([3.0, 1.0, 2.0])
+    {'median': 2.0, 'low': 1.5, 'high': 2.5, 'count': 3.0}
     """
-    if len(values) == 1:
-        return Spread(values[0], values[0], values[0], 1)
-    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Spread(median, low, high, len(values))
+    several = values if len(values) > 1 else values * 2
+    low, median, high = statistics.quantiles(several, n=4, method="inclusive")
+    numbers = {"median": median, "low": low, "high": high, "count": len(values)}
+    return {key: float(f"{value:.4g}") for key, value in numbers.items()}
 
 
-def divide(times: list[float], reference: list[float]) -> Spread:
-    """Return the spread of the ratios of samples taken in the same rounds."""
+def divide(times: list[float], reference: list[float]) -> dict[str, float]:
+    """Summarise the ratios of samples taken in the same rounds."""
     return summarise([a / b for a, b in zip(times, reference, strict=True)])
 
 
