@@ -135,10 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m tools.estimates", description=__doc__)
     parser.add_argument("--check", action="store_true", help="only report stale tables")
     check = parser.parse_args(argv).check
-    tables = {
-        "multiply_adds.toml": write_counts(),
-        "throughput.toml": write_throughputs(RESULTS),
-    }
+    tables = {"multiply_adds.toml": write_counts(), "throughput.toml": write_throughputs(RESULTS)}
     stale = [name for name, text in tables.items() if _read(FOLDER / name) != text]
     for name in stale if not check else ():
         (FOLDER / name).write_text(tables[name], encoding="utf-8")

@@ -56,7 +56,7 @@ TRANSFORMERS = (
 
 DIFFERENCES = {
     "csatv2": "timm names none. A fixed cosine transform is followed by three parallel "
-    "convolutions, for luma and the two chromas; the search returns all three.",
+    "convolutions, for luma and the two chromas; the search returns all three."
 }
 """Why the search and timm's ``first_conv`` differ, by model."""
 

@@ -88,8 +88,8 @@ def test_one_budget_gives_no_speed_up_and_a_reason():
     answers = answer(make_arms(plain=[60], tract_0__1=[61]))
     assert answers.speed_ups == ()
     (why,) = answers.missing
-    assert "a speed-up takes two or more budgets" in why
-    assert "complete runs have epochs 3 (plain: 3)" in why
+    assert "a speed-up needs two or more budgets" in why
+    assert "complete runs have 3 epochs (plain: 3)" in why
 
 
 def test_no_common_seed_gives_no_speed_up_and_a_reason():

@@ -3,7 +3,7 @@
 import pytest
 
 from comparison_records import make_record
-from trainact.lab.paper.claims import check_claims, list_claims, read_claim
+from trainact.lab.paper.claims import check_claims, read_claim, read_claims
 from trainact.lab.paper.measured import measure_values
 from trainact.lab.paper.rules import RULES
 from trainact.lab.paper.tables import printed_values
@@ -56,8 +56,8 @@ def make_values(recipe, accuracies, deviation=0.1):
 
 
 def test_every_claim_is_stated_and_computed():
-    assert {read_claim(name).rule for name in list_claims()} == set(RULES)
-    for name in list_claims():
+    assert {claim.rule for claim in read_claims().values()} == set(RULES)
+    for name in read_claims():
         claim = read_claim(name)
         assert claim.says
         assert claim.section
@@ -65,7 +65,7 @@ def test_every_claim_is_stated_and_computed():
 
 def test_the_papers_tables_confirm_its_text_except_where_known():
     results = check_claims(printed_values())
-    assert [result.name for result in results] == list_claims()
+    assert [result.name for result in results] == list(read_claims())
     assert [result.name for result in results if result.holds is False] == FALSE_IN_PRINT
     assert [result.name for result in results if result.holds is None] == SHOWN_IN_FIGURES
 

@@ -169,11 +169,7 @@ def _summarise_runs(runs: Sequence[FinishedRun]) -> Summary:
 
 
 def _pair_runs(runs: Sequence[FinishedRun], plain: Sequence[FinishedRun]) -> Pairs:
-    """Return the complete runs of one arm and budget, each with plain's run of the same seed.
-
-    Raises:
-        TrActValueError: two runs of one seed differ in initial weights, data or order.
-    """
+    """Return the complete runs of one arm and budget, each with plain's run of the same seed."""
     baselines = {run.seed: run for run in plain if run.complete}
     pairs = [(r, baselines[r.seed]) for r in runs if r.complete and r.seed in baselines]
     for run, baseline in pairs:

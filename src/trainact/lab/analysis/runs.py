@@ -15,13 +15,7 @@ from trainact.lab.recipes.recipe import FIELDS_WITHOUT_EFFECT
 from trainact.lab.records.record import FORMAT, Record
 from trainact.lab.text import count_epochs
 
-__all__ = [
-    "FieldDifference",
-    "FinishedRun",
-    "check_pair",
-    "list_differences",
-    "read_runs",
-]
+__all__ = ["FieldDifference", "FinishedRun", "check_pair", "list_differences", "read_runs"]
 
 FREE_FIELDS = FIELDS_WITHOUT_EFFECT | {"run.seed", "run.device"}
 """Recipe fields that may differ between the seeds of one arm at one budget."""

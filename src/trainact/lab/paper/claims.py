@@ -19,7 +19,7 @@ from trainact.lab.paper.values import PrintedValue, Values
 from trainact.lab.schema import build_table
 from trainact.lab.text import describe_unknown
 
-__all__ = ["Claim", "ClaimResult", "check_claims", "list_claims", "read_claim"]
+__all__ = ["Claim", "ClaimResult", "check_claims", "read_claim", "read_claims"]
 
 EPSILON = 1e-9
 """Floating-point error of sums of decimal fractions."""
@@ -54,9 +54,11 @@ class ClaimResult:
     detail: str  # the reason, and further results
 
 
-def list_claims() -> list[str]:
-    """Return the names of all claims, in the order of the paper."""
-    return list(_read_claims())
+@cache
+def read_claims() -> dict[str, Claim]:
+    """Return all claims by name, in the order of the paper."""
+    content = read_toml_resource("claims")
+    return {name: build_table(Claim, table, f"claim {name}") for name, table in content.items()}
 
 
 def read_claim(name: str) -> Claim:
@@ -68,29 +70,24 @@ def read_claim(name: str) -> Claim:
     Raises:
         TrActValueError: there is no such claim; the message names the most similar ones.
     """
-    claims = _read_claims()
-    if name not in claims:
-        raise TrActValueError(describe_unknown(name, claims, "claim of the paper"))
-    return claims[name]
+    if name not in read_claims():
+        raise TrActValueError(describe_unknown(name, read_claims(), "claim of the paper"))
+    return read_claims()[name]
 
 
 def check_claims(values: Values, names: Sequence[str] | None = None) -> list[ClaimResult]:
-    """Check claims on values.
+    """Check all claims, or some by name, on ``printed_values()`` or ``measure_values`` of records.
 
     >>> from trainact.lab.paper.tables import printed_values
     >>> check_claims(printed_values(), ["cifar100-better-both"])[0].computed
     '31'
-
-    Args:
-        values: by key; ``printed_values()``, or ``measure_values`` of records.
-        names: of the claims; None for all.
 
     Raises:
         TrActValueError: there is no such claim; the message names the most similar ones.
     """
     printed = all(isinstance(value, PrintedValue) for value in values.values())
     results = []
-    for name in list_claims() if names is None else names:
+    for name in read_claims() if names is None else names:
         claim = read_claim(name)
         cases = [case for table in claim.cases for case in list_cases(values, **table)]
         try:
@@ -119,9 +116,3 @@ def _judge(claim: Claim, finding: Finding, number: float, printed: bool) -> Find
         holds = off >= -half_step if claim.measured == "at least" else off <= half_step
     digits = claim.decimals + 1 if claim.decimals or number % 1 else 0
     return finding._replace(holds=holds, shown=f"{number:.{digits}f}", detail=detail)
-
-
-@cache
-def _read_claims() -> dict[str, Claim]:
-    content = read_toml_resource("claims")
-    return {name: build_table(Claim, table, f"claim {name}") for name, table in content.items()}

@@ -2,9 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from types import MappingProxyType
-from typing import Any
 
 from trainact.errors import TrActValueError
 from trainact.lab.paper.tables import read_toml_resource
@@ -19,7 +16,6 @@ Numbers = tuple[float, ...]
 class Hyperparameters:
     """The printed hyperparameters of one experiment."""
 
-    recipe: str  # or "method", for all experiments
     section: str
     fields: Mapping[str, Numbers]  # by dotted recipe field, all values used
     at: Mapping[int, Mapping[str, Numbers]]  # by epochs, the fields that depend on them
@@ -28,8 +24,8 @@ class Hyperparameters:
 
 
 def list_hyperparameters() -> list[str]:
-    """Return the recipes with printed hyperparameters, ``method`` first."""
-    return list(_read_file())
+    """Return the recipes with printed hyperparameters, after ``method`` for all experiments."""
+    return list(read_toml_resource("hyperparameters"))
 
 
 def read_hyperparameters(recipe: str) -> Hyperparameters:
@@ -42,29 +38,22 @@ def read_hyperparameters(recipe: str) -> Hyperparameters:
     Raises:
         TrActValueError: the recipe has none; the message names the most similar recipes.
     """
-    content = _read_file()
+    content = read_toml_resource("hyperparameters")
     if recipe not in content:
         kind = "recipe with printed hyperparameters"
         raise TrActValueError(describe_unknown(recipe, content, kind))
     table = content[recipe]
-    at = {int(budget): _read_numbers(row) for budget, row in table.get("at", {}).items()}
     return Hyperparameters(
-        recipe=recipe,
         section=table["section"],
         fields=_read_numbers(table.get("fields", {})),
-        at=MappingProxyType(at),
+        at={int(budget): _read_numbers(row) for budget, row in table.get("at", {}).items()},
         grid=_read(table.get("grid", [])),
         other=_read_numbers(table.get("other", {})),
     )
 
 
-@cache
-def _read_file() -> dict[str, Any]:
-    return read_toml_resource("hyperparameters")
-
-
-def _read_numbers(table: Mapping[str, str | list[str]]) -> Mapping[str, Numbers]:
-    return MappingProxyType({name: _read(text) for name, text in table.items()})
+def _read_numbers(table: Mapping[str, str | list[str]]) -> dict[str, Numbers]:
+    return {name: _read(text) for name, text in table.items()}
 
 
 def _read(text: str | list[str]) -> Numbers:

@@ -17,14 +17,7 @@ import scipy.stats
 from trainact.errors import TrActError
 from trainact.lab.analysis.speedups import Reach, compute_speed_up
 from trainact.lab.paper.tables import TABLE_OF_NETWORKS, list_networks
-from trainact.lab.paper.values import (
-    TRACT_ARMS,
-    UNSTATED_BUDGET,
-    UNSTATED_LAM,
-    Key,
-    Value,
-    Values,
-)
+from trainact.lab.paper.values import TRACT_ARMS, UNSTATED_BUDGET, UNSTATED_LAM, Key, Value, Values
 from trainact.lab.recipes.arms import BASELINE
 
 __all__ = ["RULES", "AbsentValueError", "Case", "Finding", "list_cases"]
@@ -166,10 +159,6 @@ def _count_best(cases: Cases) -> Finding:
 # means
 
 
-def _compute_mean(cases: Cases) -> Finding:
-    return Finding(fmean(case.one.mean for case in cases))
-
-
 def _compute_mean_deviation(cases: Cases) -> Finding:
     deviations = [case.one.deviation for case in cases]
     known = [deviation for deviation in deviations if deviation is not None]
@@ -222,7 +211,7 @@ def _find_best_mean(cases: Cases) -> Finding:
 
 
 def _count_networks(cases: Cases, metrics: int) -> Finding:
-    """Return how many networks are better in so many metrics, no more and no fewer."""
+    """Return how many networks are better in exactly this number of metrics."""
     better: dict[str, bool] = {}
     groups = _group(cases, "network")
     for network, group in groups.items():
@@ -324,7 +313,7 @@ RULES: dict[str, Callable[[Cases], Finding]] = {
     "not worse": partial(_compare, relation=lambda case: case.gain >= -_allow(case)),
     "similar": partial(_compare, relation=lambda case: abs(case.gain) <= _allow(case)),
     "best in most cases": _count_best,
-    "mean": _compute_mean,
+    "mean": lambda cases: Finding(fmean(case.one.mean for case in cases)),
     "mean deviation": _compute_mean_deviation,
     "difference": _compute_difference,
     "overhead": _compute_overhead,

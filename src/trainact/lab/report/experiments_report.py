@@ -106,17 +106,9 @@ def list_overview(pages: Sequence[ExperimentPage]) -> list[OverviewRow]:
         summaries = {(s.arm, s.budget): s for s in page.answers.summaries}
         speed_ups = {(f.arm, f.budget): f for f in page.answers.speed_ups}
         differences = sorted(page.answers.differences, key=lambda d: d.budget)
-        for arm, difference in {d.arm: d for d in differences}.items():
-            budget = difference.budget
-            rows.append(
-                OverviewRow(
-                    name,
-                    difference,
-                    summaries[PLAIN, budget],
-                    summaries[arm, budget],
-                    speed_ups.get((arm, budget)),
-                )
-            )
+        for arm, found in {d.arm: d for d in differences}.items():
+            plain, one = summaries[PLAIN, found.budget], summaries[arm, found.budget]
+            rows.append(OverviewRow(name, found, plain, one, speed_ups.get((arm, found.budget))))
     return rows
 
 
@@ -152,7 +144,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     """
     files: dict[str, bytes] = {}
     for page in report.pages:
-        pictures = [] if page.answers is None else list_pictures(page.chapters)
+        pictures = list_pictures(page.chapters)
         if page.answers is not None:
             drawn = draw_pictures(page.answers, pictures)
             files |= {f"{page.study.key}/{name}": content for name, content in drawn.items()}

@@ -26,14 +26,7 @@ from trainact.lab.recipes.recipe import DataFields, ModelFields
 from trainact.lab.report.curves import COLOURS, STYLE
 from trainact.lab.training.batches import EvaluationBatches, Place, measure_standard
 
-__all__ = [
-    "Rows",
-    "Steps",
-    "compute_cosine",
-    "draw_figure1",
-    "make_examples",
-    "measure_figure1",
-]
+__all__ = ["Rows", "Steps", "compute_cosine", "draw_figure1", "make_examples", "measure_figure1"]
 
 FORMAT = 1
 NETWORK = ModelFields("lab:vit-cifar", {"width": 64, "depth": 4, "heads": 4})
@@ -183,13 +176,10 @@ def _measure_language(tokens: int) -> dict[str, float]:
 
 
 def _summarise(found: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
+    columns = {name: [row[name] for row in found] for name in found[0]}
     return {
-        name: {
-            "mean": statistics.fmean(row[name] for row in found),
-            "low": min(row[name] for row in found),
-            "high": max(row[name] for row in found),
-        }
-        for name in found[0]
+        name: {"mean": statistics.fmean(values), "low": min(values), "high": max(values)}
+        for name, values in columns.items()
     }
 
 
@@ -233,13 +223,8 @@ def _draw_cosines(axis: Axes, record: Mapping[str, Any]) -> None:
         axis.plot(rows, [s["mean"] for s in spread], marker="o", markersize=4, label=label, **style)
         axis.fill_between(rows, low, high, color=style["color"], alpha=0.15, linewidth=0)
     axis.axvline(record["inputs"], color="0.8", linewidth=1)
-    axis.annotate(
-        f"{record['inputs']} inputs ",
-        (record["inputs"], 0.02),
-        ha="right",
-        color="0.45",
-        fontsize=9,
-    )
+    start = (record["inputs"], 0.02)
+    axis.annotate(f"{record['inputs']} inputs ", start, ha="right", color="0.45", fontsize=9)
     axis.set_xscale("log", base=2)
     axis.set_xticks(rows, [f"{size:,}" for size in rows])
     axis.minorticks_off()

@@ -9,14 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = [
-    "Grid",
-    "escape_markdown",
-    "print_grid",
-    "render_html",
-    "render_markdown",
-    "render_text",
-]
+__all__ = ["Grid", "escape_markdown", "print_grid", "render_html", "render_markdown", "render_text"]
 
 LONG = 26
 """A cell with more characters than this may wrap."""

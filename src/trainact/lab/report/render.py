@@ -14,12 +14,7 @@ from trainact.lab.report.grid import escape_markdown, render_html, render_markdo
 from trainact.lab.report.wording import SMOKE_WARNING, format_accuracy, format_reach
 from trainact.lab.text import count_epochs
 
-__all__ = [
-    "SMOKE_BANNER",
-    "render_html_chapter",
-    "render_html_document",
-    "render_markdown_chapter",
-]
+__all__ = ["SMOKE_BANNER", "render_html_chapter", "render_html_document", "render_markdown_chapter"]
 
 SMOKE_BANNER = f'<p class="smoke">{html.escape(SMOKE_WARNING)}</p>'
 CAPTIONS = {
