@@ -55,9 +55,9 @@ def measure_throughputs(results: Path) -> list[Throughput]:
     for run in find_runs([results]):
         rate = _measure_rate(run.record) if run.record and not run.smoke else None
         if run.record and rate is not None:
-            made = run.record["environment"]
-            device = torch.device(made["device"]).type
-            rates[device].setdefault(describe_hardware(made), []).append(rate)
+            environment = run.record["environment"]
+            device = torch.device(environment["device"]).type
+            rates[device].setdefault(describe_hardware(environment), []).append(rate)
     if not rates["cpu"]:
         raise TrActValueError(f"{results} holds no full run on a CPU; add the records of one.")
     return [

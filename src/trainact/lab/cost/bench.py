@@ -29,8 +29,9 @@ from trainact.lab.cost.timing import (
 )
 from trainact.lab.environment import describe_environment, describe_hardware
 from trainact.lab.files import write_atomically
-from trainact.lab.models import networks
+from trainact.lab.models.networks import NETWORKS as MODELS
 from trainact.lab.models.networks import build_network
+from trainact.lab.paper.tables import list_networks
 
 __all__ = [
     "SECTIONS",
@@ -50,8 +51,7 @@ FILE, ZOO_FILE = "bench.json", "zoo.json"
 ZOO_BATCH, ZOO_ROUNDS = 8, 3
 MACHINE = ("processor", "accelerator", "device", "threads", "packages")
 """Fields of the environment that all rows of a zoo record share."""
-OTHERS = ("resnet18-tract", "vit-cifar", "resnet18-imagenet", "deit3-small", "deit3-base")
-TABLE_NETWORKS = [name for name in networks.NETWORKS if name not in OTHERS]
+TABLE_NETWORKS = list_networks()
 """The 36 networks of the paper's CIFAR-100 table."""
 
 Row = dict[str, Any]
@@ -81,10 +81,11 @@ class Bench:
             if section == "growth":
                 record[section] = self._measure_growth()
             else:
-                rows = list(self._measure_cases(section, cases[section], self._measure_ratios))
-                record[section] = rows
-                self.console.print(make_table(section, rows))
+                rows = self._measure_cases(section, cases[section], self._measure_ratios)
+                record[section] = list(rows)
             _write(record, self.folder / FILE)
+            if section != "growth":
+                self.console.print(make_table(section, record[section]))
         if any(record.get("growth", {}).values()):
             for path in draw_growth(record, self.folder):
                 self.console.print(f"wrote {path}")
@@ -191,7 +192,7 @@ class Bench:
         environment = describe_environment(str(self.device))
         return {
             "name": case.name,
-            "parameters": networks.NETWORKS[case.name].parameters,
+            "parameters": MODELS[case.name].parameters,
             "plain_ms": summarise(times["plain"]),
             "extra_ms": summarise(times["extra"]),
             "extra_over_plain": divide(times["extra"], times["plain"]),
