@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from trainact.lab.data.images import DataError, ImageTensor
 
@@ -40,12 +41,12 @@ def read_batches(name: str, folder: Path) -> tuple[ImageTensor, ImageTensor]:
     Raises:
         DataError: a batch is missing or damaged, or contains other objects.
     """
-    train, test = ([_read_batch(folder / file) for file in files] for files in FILES[name])
-    return _join(train), _join(test)
+    train, test = (_read_files([folder / file for file in files]) for files in FILES[name])
+    return train, test
 
 
-def _read_batch(file: Path) -> ImageTensor:
-    """Return the images of a file whose ``data`` are rows of 3 x 32 x 32 values."""
+def _read_batch(file: Path) -> tuple[Tensor, Tensor]:
+    """Return the images and labels of a file whose ``data`` are rows of 3 x 32 x 32 values."""
     if not file.is_file():
         raise DataError(f"{file} is missing. Unpack the whole archive there.")
     content = _read_pickle(file)
@@ -57,14 +58,12 @@ def _read_batch(file: Path) -> ImageTensor:
             f"{file} is not a batch of images: it must hold uint8 data [N, 3072] and as many "
             f"labels or fine_labels; it holds {', '.join(content)}."
         )
-    return ImageTensor(torch.tensor(data).reshape(-1, 3, 32, 32), torch.tensor(labels))
+    return torch.tensor(data).reshape(-1, 3, 32, 32), torch.tensor(labels)
 
 
-def _join(batches: list[ImageTensor]) -> ImageTensor:
-    return ImageTensor(
-        torch.cat([batch.images for batch in batches]),
-        torch.cat([batch.labels for batch in batches]),
-    )
+def _read_files(files: list[Path]) -> ImageTensor:
+    images, labels = zip(*map(_read_batch, files), strict=True)
+    return ImageTensor(torch.cat(images), torch.cat(labels))
 
 
 def _read_pickle(file: Path) -> dict[str, Any]:

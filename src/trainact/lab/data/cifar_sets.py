@@ -1,6 +1,5 @@
 """Classes, sizes and checksums of CIFAR-10 and CIFAR-100."""
 
-import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -17,19 +16,13 @@ Pair = tuple[ImageTensor, ImageTensor]  # training and test images
 class CifarSet:
     """What a complete CIFAR data set contains.
 
-    Attributes:
-        hub: its name on the Hugging Face hub.
-        classes: names in the order of the labels.
-        num_train: number of training images.
-        num_test: number of test images.
-        sums: SHA-256 of the training images, the test images (uint8 [N, 32, 32, 3]), the training
-            labels and the test labels (uint8 [N]); empty if unknown.
-        batches: SHA-256 of equal parts of the training images, in the authors' order; the hub has
-            them in another order.
+    ``sums`` are the SHA-256 of the training images, the test images (uint8 [N, 32, 32, 3]), the
+    training labels and the test labels (uint8 [N]), ``batches`` those of equal parts of the
+    training images in the authors' order, which the hub changes. Both are empty if unknown.
     """
 
-    hub: str
-    classes: tuple[str, ...]
+    hub: str  # name on the Hugging Face hub
+    classes: tuple[str, ...]  # in the order of the labels
     num_train: int = 50_000
     num_test: int = 10_000
     sums: tuple[str, ...] = ()
@@ -65,10 +58,7 @@ SETS = {
             "d05b7d66d216d6df882cc760cdc0ff2f1f0437abf699ed16005c021ef0add9cb",
         ),
     ),
-    "cifar100": CifarSet(
-        "uoft-cs/cifar100",
-        tuple(FINE_NAMES.split()),
-    ),
+    "cifar100": CifarSet("uoft-cs/cifar100", tuple(FINE_NAMES.split())),
 }
 
 
@@ -123,5 +113,4 @@ def _reorder(train: ImageTensor, batches: tuple[str, ...]) -> ImageTensor:
 
 def _hash_pixels(images: ImageTensor) -> str:
     """Return the SHA-256 of images in the order [N, H, W, C]."""
-    pixels = images.images.permute(0, 2, 3, 1).contiguous()
-    return hashlib.sha256(pixels.numpy().data).hexdigest()
+    return hash_tensor(images.images.permute(0, 2, 3, 1))

@@ -19,9 +19,7 @@ REMEDY = (
 def open_picture(encoded: bytes, name: str) -> Any:
     """Return the PIL image in RGB: the first frame, without the rotation of its EXIF data.
 
-    Args:
-        encoded: the content of an image file in any format that PIL reads.
-        name: for error messages.
+    ``encoded`` is an image file in any format that PIL reads; ``name`` is for error messages.
 
     Raises:
         DataError: the bytes are not a complete image.
@@ -77,8 +75,11 @@ def tensor_to_picture(pixels: Tensor) -> Any:
 
 def _convert_to_rgb(picture: Any, name: str) -> Any:
     """Return the image in RGB: transparency is dropped, 16-bit grey keeps its high byte."""
+    import numpy as np
+    from PIL import Image
+
     if picture.mode.startswith("I;16"):
-        return _take_high_bytes(picture).convert("RGB")
+        return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8)).convert("RGB")
     if picture.mode in {"I", "F"}:
         raise DataError(
             f"{name} has grey values of 32 bits (PIL mode {picture.mode}) of unknown range. Save "
@@ -87,10 +88,3 @@ def _convert_to_rgb(picture: Any, name: str) -> Any:
     if picture.mode == "P":
         picture = picture.convert("RGBA")  # PIL warns about transparent palettes otherwise
     return picture.convert("RGB")
-
-
-def _take_high_bytes(picture: Any) -> Any:
-    import numpy as np
-    from PIL import Image
-
-    return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))

@@ -32,15 +32,10 @@ class DataError(TrActValueError):
 
 @dataclass(frozen=True, eq=False)
 class ImageTensor:
-    """Images in memory.
+    """Images in memory."""
 
-    Attributes:
-        images: uint8 [N, C, H, W].
-        labels: int64 [N].
-    """
-
-    images: Tensor
-    labels: Tensor
+    images: Tensor  # uint8 [N, C, H, W]
+    labels: Tensor  # int64 [N]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -54,16 +49,13 @@ class ImageTensor:
 class ImageStream:
     """Images that are read when they are needed.
 
-    Attributes:
-        read: returns the image of an item as a PIL image in RGB; raises `DataError` with the item's
-            name if it cannot be read. Can be pickled for worker processes.
-        items: the arguments of ``read``: paths or row numbers.
-        labels: int64 [N].
+    ``read`` returns the image of an item as a PIL image in RGB, or raises `DataError` with the
+    item's name. It can be pickled for worker processes.
     """
 
     read: Callable[[Any], Any]
-    items: tuple[Any, ...]
-    labels: Tensor
+    items: tuple[Any, ...]  # arguments of read: paths or row numbers
+    labels: Tensor  # int64 [N]
 
     def __len__(self) -> int:
         return len(self.items)
@@ -79,21 +71,13 @@ Images = ImageTensor | ImageStream
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
-    """A data set: training and test images of the same classes.
+    """A data set: training and test images of the same classes."""
 
-    Attributes:
-        name: for messages and records.
-        train: training images.
-        test: test images.
-        classes: names, in the order of the labels.
-        fingerprint: see `compute_fingerprint`.
-    """
-
-    name: str
+    name: str  # for messages and records
     train: Images
     test: Images
-    classes: tuple[str, ...]
-    fingerprint: str
+    classes: tuple[str, ...]  # in the order of the labels
+    fingerprint: str  # see compute_fingerprint
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:

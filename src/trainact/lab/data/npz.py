@@ -49,9 +49,10 @@ def read_npz(file: Path) -> Parts:
 def _read_part(file: Path, arrays: Any, part: str) -> ImageTensor:
     for images, labels in KEYS[part]:
         if images in arrays.files and labels in arrays.files:
-            return _check_lengths(
-                file, _read_images(file, images, arrays), _read_labels(file, labels, arrays)
-            )
+            found = _read_images(file, images, arrays), _read_labels(file, labels, arrays)
+            if len(found[0]) != len(found[1]):
+                raise DataError(f"{file} has {len(found[0])} images with {len(found[1])} labels.")
+            return ImageTensor(*found)
     wanted = " or ".join(" and ".join(pair) for pair in KEYS[part])
     raise DataError(f"{file} lacks {wanted}; it holds {', '.join(arrays.files) or 'nothing'}.")
 
@@ -87,9 +88,3 @@ def _read_labels(file: Path, key: str, arrays: Any) -> Tensor:
             "or [N, 1], one class per image."
         )
     return torch.from_numpy(values.astype("int64"))
-
-
-def _check_lengths(file: Path, images: Tensor, labels: Tensor) -> ImageTensor:
-    if len(images) != len(labels):
-        raise DataError(f"{file} has {len(images)} images with {len(labels)} labels.")
-    return ImageTensor(images, labels)

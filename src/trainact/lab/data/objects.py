@@ -13,17 +13,11 @@ __all__ = ["AnnotatedImage", "DetectionData", "Objects"]
 
 @dataclass(frozen=True, eq=False)
 class Objects:
-    """The objects of an image.
+    """The objects of an image."""
 
-    Attributes:
-        boxes: float32 [N, 4], left, top, right, bottom in pixels; the image is [0, W] x [0, H].
-        labels: int64 [N], from 0.
-        difficult: bool [N]; excluded from training and from the evaluation.
-    """
-
-    boxes: Tensor
-    labels: Tensor
-    difficult: Tensor
+    boxes: Tensor  # float32 [N, 4]: left, top, right, bottom in pixels, in [0, W] x [0, H]
+    labels: Tensor  # int64 [N], from 0
+    difficult: Tensor  # bool [N]; excluded from training and from the evaluation
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -47,40 +41,24 @@ class Objects:
 
 @dataclass(frozen=True, eq=False)
 class AnnotatedImage:
-    """An image file and its objects.
+    """An image file, its size by the annotation, which the file must match, and its objects."""
 
-    Attributes:
-        name: for messages.
-        file: its path.
-        width: pixels, from the annotation; must match the file when it is read.
-        height: likewise.
-        objects: all of them, including difficult ones.
-    """
-
-    name: str
+    name: str  # for messages
     file: Path
     width: int
     height: int
-    objects: Objects
+    objects: Objects  # including difficult ones
 
 
 @dataclass(frozen=True, eq=False)
 class DetectionData:
-    """A data set for object detection.
+    """A data set for object detection."""
 
-    Attributes:
-        name: for messages and records.
-        train: training images.
-        test: test images.
-        classes: names, in the order of the labels.
-        fingerprint: hexadecimal SHA-256 of names, file sizes and objects.
-    """
-
-    name: str
+    name: str  # for messages and records
     train: tuple[AnnotatedImage, ...]
     test: tuple[AnnotatedImage, ...]
-    classes: tuple[str, ...]
-    fingerprint: str
+    classes: tuple[str, ...]  # in the order of the labels
+    fingerprint: str  # hexadecimal SHA-256 of names, file sizes and objects
 
     def __post_init__(self) -> None:
         for part, images in (("training", self.train), ("test", self.test)):

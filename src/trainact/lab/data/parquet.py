@@ -30,21 +30,16 @@ LABEL_COLUMNS = ("label", "fine_label", "labels")
 
 @dataclass(frozen=True, eq=False)
 class TableReader:
-    """Reads the images of a column of encoded bytes.
+    """Reads the images of a column of encoded bytes."""
 
-    Attributes:
-        column: pyarrow chunked array of {bytes, path} or of bytes.
-        origin: name of the table, for error messages.
-    """
-
-    column: Any
-    origin: str
+    column: Any  # pyarrow chunked array of {bytes, path} or of bytes
+    origin: str  # name of the table, for error messages
 
     def __call__(self, row: int) -> Any:
         """Return the image of a row as a PIL image in RGB."""
-        encoded, _ = self._find(row)
-        name, _ = self.describe(row)
-        return open_picture(b"" if encoded is None else encoded.to_pybytes(), self._name(row, name))
+        encoded, path = self._find(row)
+        name = f"{self.origin}, row {row}" + (f" ({path})" if path else "")
+        return open_picture(b"" if encoded is None else encoded.to_pybytes(), name)
 
     def describe(self, row: int) -> tuple[str, int]:
         """Return the path of an image in the table, or else its row, and its size in bytes."""
@@ -58,9 +53,6 @@ class TableReader:
             path = cell["path"].as_py() if "path" in cell.keys() else None  # noqa: SIM118
             cell = cell["bytes"]
         return cell.as_buffer() if cell.is_valid else None, path
-
-    def _name(self, row: int, path: str) -> str:
-        return f"{self.origin}, row {row}" + (f" ({path})" if path != str(row) else "")
 
 
 def find_parquet(folder: Path) -> dict[str, list[Path]]:
@@ -78,12 +70,7 @@ def find_parquet(folder: Path) -> dict[str, list[Path]]:
 
 
 def read_parquet(folder: Path, files: Mapping[str, list[Path]], note: Note) -> Parts:
-    """Return the images of a folder's parquet files.
-
-    Args:
-        folder: its name is that of the data set.
-        files: the files of each split, from `find_parquet`.
-        note: receives messages for the user.
+    """Return the images of a folder's parquet files, which `find_parquet` returned.
 
     Raises:
         DataError: a file is damaged, or has no images or no labels.

@@ -11,13 +11,7 @@ from trainact.lab.data import photos
 from trainact.lab.data.cifar import load_cifar
 from trainact.lab.data.folder import has_classes, read_folder
 from trainact.lab.data.hub import load_from_hub
-from trainact.lab.data.images import (
-    DataError,
-    ImageData,
-    Images,
-    Note,
-    compute_fingerprint,
-)
+from trainact.lab.data.images import DataError, ImageData, Images, Note, compute_fingerprint
 from trainact.lab.data.npz import read_npz
 from trainact.lab.data.parquet import find_parquet, read_parquet
 from trainact.lab.data.selection import Parts, select_images
@@ -46,10 +40,8 @@ ACCEPTED = (
 def load_data(fields: DataFields, note: Note = LOGGER.warning) -> Any:
     """Return the data set of ``fields``: an `ImageData`, or for ``voc2007`` a `DetectionData`.
 
-    Args:
-        fields: name, folder, selection and storage of the images.
-        note: receives messages for the user, such as which source is asked or that a fifth of the
-            images is used for testing. By default they go to the logger ``trainact.lab.data``.
+    ``note`` receives messages for the user, such as which source is asked or that a fifth of the
+    images is used for testing; by default they go to the logger ``trainact.lab.data``.
 
     Raises:
         DataError: images are missing, damaged or not as expected.

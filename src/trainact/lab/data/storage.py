@@ -1,7 +1,6 @@
 """Store images in memory or as streams, and convert between the two."""
 
 import contextlib
-import hashlib
 import os
 import time
 from collections.abc import Generator, Sequence
@@ -14,7 +13,14 @@ import torch
 from torch import Tensor
 
 from trainact.lab.data.decoding import fit_picture, picture_to_tensor, tensor_to_picture
-from trainact.lab.data.images import DataError, Images, ImageStream, ImageTensor, Note
+from trainact.lab.data.images import (
+    DataError,
+    Images,
+    ImageStream,
+    ImageTensor,
+    Note,
+    hash_tensor,
+)
 from trainact.lab.recipes.recipe import DataFields
 
 __all__ = ["TensorReader", "decode_streams", "store_images"]
@@ -36,8 +42,7 @@ class TensorReader:
 
     def describe(self, row: int) -> tuple[str, int]:
         """Return the SHA-256 of the image, as it has no name, and its size in bytes."""
-        pixels = self.images[row].contiguous().numpy()
-        return hashlib.sha256(pixels.data).hexdigest(), pixels.nbytes
+        return hash_tensor(self.images[row]), self.images[row].nbytes
 
 
 def store_images(
@@ -58,7 +63,12 @@ def store_images(
     if storage == "stream":
         return _stream(train), _stream(test)
     held_train, held_test = _hold([train, test], fields.image_size, note)
-    _check_shapes(held_train, held_test)
+    first, second = (list(part.images.shape[1:]) for part in (held_train, held_test))
+    if first != second and len(held_test):
+        raise DataError(
+            f"training images are {first} (channels, height, width), test images {second}. Set "
+            "data.image_size, the side of all images; the channels must agree."
+        )
     return held_train, held_test
 
 
@@ -150,23 +160,13 @@ def _stream(images: Images) -> ImageStream:
 
 def _hold(parts: Sequence[Images], size: int, note: Note) -> list[ImageTensor]:
     """Return all parts in memory, scaled to the size."""
-    if all(isinstance(part, ImageTensor) and _has_size(part, size) for part in parts):
-        return [part for part in parts if isinstance(part, ImageTensor)]
+    held = [part for part in parts if isinstance(part, ImageTensor)]
+    if len(held) == len(parts) and (
+        not size or all(part.images.shape[2:] == (size, size) for part in held)
+    ):
+        return held
     decoded = decode_streams([_stream(part) for part in parts], size, note)
     for at, part in enumerate(parts):
         if isinstance(part, ImageTensor) and part.images.shape[1] == 1:  # keep grey images grey
             decoded[at] = ImageTensor(decoded[at].images[:, :1].contiguous(), part.labels)
     return decoded
-
-
-def _has_size(images: ImageTensor, size: int) -> bool:
-    return not size or images.images.shape[2:] == (size, size)
-
-
-def _check_shapes(train: ImageTensor, test: ImageTensor) -> None:
-    first, second = list(train.images.shape[1:]), list(test.images.shape[1:])
-    if first != second and len(test):
-        raise DataError(
-            f"training images are {first} (channels, height, width), test images {second}. Set "
-            "data.image_size, the side of all images; the channels must agree."
-        )

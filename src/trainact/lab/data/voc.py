@@ -151,13 +151,9 @@ def parse_annotation(text: str, name: str) -> Annotation:
     pixels goes from 1 to 500. Here it goes from 0 to 500, so that the overlap of two boxes is that
     of VOC's own evaluation. Boxes are clipped to the image.
 
-    Args:
-        text: the XML; a document type is refused, because it could define entities.
-        name: for error messages.
-
     Raises:
-        DataError: it is not an annotation, or has an unknown class, or a box that is empty or
-            outside the image.
+        DataError: it is not an annotation; it has an unknown class, or a box that is empty or
+            outside the image; or it has a document type, which could define entities.
     """
     if "<!DOCTYPE" in text:
         raise DataError(f"{name} has a document type; annotations of VOC have none.")

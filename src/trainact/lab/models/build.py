@@ -21,13 +21,7 @@ from trainact.lab.models.zoos import build_zoo_model, list_names
 from trainact.lab.recipes.recipe import ModelFields, Recipe, TractFields
 from trainact.lab.text import describe_unknown
 
-__all__ = [
-    "add_tract",
-    "build_model",
-    "build_recipe_model",
-    "hash_weights",
-    "load_initial_weights",
-]
+__all__ = ["add_tract", "build_model", "build_recipe_model", "hash_weights", "load_initial_weights"]
 
 ZOOS = ("timm", "torchvision")
 ACCEPTED = "Accepted are lab:NAME, timm:NAME, torchvision:NAME and package.module:function."
@@ -94,10 +88,9 @@ def add_tract(network: nn.Module, names: list[str], fields: TractFields) -> None
 
 
 def load_initial_weights(recipe: Recipe, network: nn.Module) -> LoadedWeights | None:
-    """Load the recipe's initial weights; a smoke run without a file keeps random weights.
+    """Load the recipe's initial weights and return which; None if they stay random.
 
-    Returns:
-        What was loaded, or None if the weights stay random.
+    A smoke run without a file keeps random weights.
     """
     fields = recipe.model
     if not fields.weights and (not fields.pretraining or recipe.run.smoke):

@@ -36,23 +36,14 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class LoadedWeights:
-    """Which weights of a file were loaded.
-
-    Attributes:
-        file: its path.
-        sha256: of its bytes.
-        replaced: weights of the classifier that stay random, because its size differs.
-        resized: position embeddings that were resized.
-        missing: weights that the file lacks, which stay random.
-        unexpected: weights of the file that the network lacks.
-    """
+    """Which weights of a file were loaded."""
 
     file: str
-    sha256: str
-    replaced: tuple[str, ...]
-    resized: tuple[str, ...]
-    missing: tuple[str, ...]
-    unexpected: tuple[str, ...]
+    sha256: str  # of the bytes of the file
+    replaced: tuple[str, ...]  # of the classifier, random because its size differs
+    resized: tuple[str, ...]  # position embeddings
+    missing: tuple[str, ...]  # not in the file, so they stay random
+    unexpected: tuple[str, ...]  # not in the network
 
     def describe(self) -> str:
         """Return a summary in one line."""

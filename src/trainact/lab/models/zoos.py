@@ -31,12 +31,8 @@ def build_meta_model(reference: str, image_size: int | None = None, **config: An
     """Build ``timm:NAME``, ``torchvision:NAME``, ``hf:NAME`` or a bare NAME on the meta device.
 
     A bare name is looked up in timm, then in torchvision. For transformers it is a model type
-    (``vit``) or a model class (``ViTForImageClassification``), built from its default config.
-
-    Args:
-        reference: the name.
-        image_size: side of the images; the model's default if None.
-        config: changes to the Hugging Face config.
+    (``vit``) or a model class (``ViTForImageClassification``), built from its default config with
+    the changes of ``config``. If ``image_size`` is None, it is the model's default.
 
     Raises:
         TrActValueError: there is no such source or model; the message names similar ones.

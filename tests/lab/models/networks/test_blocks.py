@@ -11,7 +11,7 @@ from trainact.errors import TrActValueError
 from trainact.lab.models.networks import build_network
 from trainact.lab.models.networks.layers import Concat, ConvNorm
 from trainact.lab.models.networks.nasnet import Halve
-from trainact.lab.models.networks.residual import (
+from trainact.lab.models.networks.resnet import (
     BasicBlock,
     BlockOptions,
     Bottleneck,

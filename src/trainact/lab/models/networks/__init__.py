@@ -1,4 +1,8 @@
-"""The paper's networks by name: those for CIFAR, and those for ImageNet that torchvision lacks."""
+"""The paper's networks by name: those for CIFAR, and those for ImageNet that torchvision lacks.
+
+All take ``num_classes`` and ``in_channels``, the channels of the image, and return logits
+[N, num_classes] of images [N, in_channels, H, W].
+"""
 
 import inspect
 from collections.abc import Callable
@@ -11,7 +15,6 @@ from trainact.lab.models.networks import (
     deit3,
     densenet,
     inception,
-    inception_v4,
     mobilenet,
     nasnet,
     resnet,
@@ -30,12 +33,9 @@ __all__ = ["NETWORKS", "Network", "build_network"]
 class Network(NamedTuple):
     """The builder of a network and its size; its module cites the paper."""
 
-    build: Callable[..., nn.Module]
-    """Takes ``num_classes`` and keywords, ``in_channels`` among them; see its docstring."""
-    parameters: int
-    """At 100 classes and 3 channels of 32 x 32 pixels."""
-    multiply_adds: int
-    """Of the forward pass of one such image."""
+    build: Callable[..., nn.Module]  # takes num_classes, in_channels and further keywords
+    parameters: int  # at 100 classes and 3 channels of 32 x 32 pixels
+    multiply_adds: int  # of the forward pass of one such image
 
 
 NETWORKS: dict[str, Network] = {
@@ -58,8 +58,8 @@ NETWORKS: dict[str, Network] = {
     "densenet201": Network(densenet.densenet201, 18_277_220, 1_364_061_696),
     "googlenet": Network(inception.GoogLeNet, 6_402_564, 531_976_192),
     "inceptionv3": Network(inception.InceptionV3, 22_318_148, 3_390_711_808),
-    "inceptionv4": Network(inception_v4.InceptionV4, 41_296_516, 7_503_132_032),
-    "inceptionresnetv2": Network(inception_v4.InceptionResNetV2, 65_442_072, 9_293_562_640),
+    "inceptionv4": Network(inception.InceptionV4, 41_296_516, 7_503_132_032),
+    "inceptionresnetv2": Network(inception.InceptionResNetV2, 65_442_072, 9_293_562_640),
     "xception": Network(xception.Xception, 21_013_988, 1_129_865_728),
     "resnet18": Network(resnet.resnet18, 11_220_132, 555_468_800),
     "resnet34": Network(resnet.resnet34, 21_328_292, 1_159_448_576),
@@ -95,7 +95,7 @@ def build_network(
 
     Args:
         name: its name.
-        num_classes: outputs.
+        num_classes: number of outputs.
         in_channels: channels of the image.
         image_size: pixels per side, at least 32; ignored by networks that accept any size.
         arguments: further arguments of the network's builder.

@@ -29,18 +29,9 @@ def deit3_small(
 ) -> nn.Module:
     """Return ViT-S, with 21,639,268 parameters at 100 classes and 32 x 32 pixels.
 
-    Only patches have position embeddings; every residual branch has layer scale and drop path.
-
-    Args:
-        num_classes: outputs.
-        in_channels: channels of the image.
-        image_size: pixels per side, a multiple of ``patch_size``.
-        width: of the tokens; the hidden layers of the MLPs are four times as wide.
-        depth: number of blocks.
-        heads: a divisor of ``width``.
-        patch_size: pixels per side of a patch.
-        drop_path: probability that a branch is dropped for an image, equal in all blocks.
-        layer_scale: initial factors of the branches.
+    Only patches have position embeddings. ``drop_path`` is the probability that a residual branch
+    is dropped for an image, equal in all blocks, ``layer_scale`` the initial factor of a branch.
+    ``width`` is that of the tokens; the hidden layers of the MLPs are four times as wide.
     """
     import_torchvision()
     from timm.layers import DropPath
@@ -74,12 +65,7 @@ def deit3_base(
 ) -> nn.Module:
     """Return ViT-B, with 85,745,764 parameters at 100 classes and 32 x 32 pixels.
 
-    Args:
-        num_classes: outputs.
-        in_channels: channels of the image.
-        image_size: pixels per side, a multiple of 16.
-        drop_path: probability that a branch is dropped for an image, equal in all blocks.
-        layer_scale: initial factors of the branches.
+    Patches have 16 x 16 pixels; for the other arguments see `deit3_small`.
     """
     return deit3_small(
         num_classes,

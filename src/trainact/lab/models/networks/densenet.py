@@ -3,23 +3,18 @@
 Huang, Liu, van der Maaten, Weinberger: Densely Connected Convolutional Networks, 2017.
 """
 
-from torch import Tensor, nn
+from torch import nn
 
 from trainact.lab.models.networks.layers import Concat, make_builder, make_head
 
 __all__ = ["DenseNet", "densenet121", "densenet161", "densenet201"]
 
 
-class DenseNet(nn.Module):
-    """A 3 x 3 convolution and four dense blocks with transitions between them.
+class DenseNet(nn.Sequential):
+    """A 3 x 3 convolution and four dense blocks of ``depths`` layers with transitions between them.
 
-    A transition halves the channels and the image.
-
-    Args:
-        depths: layers in each block.
-        num_classes: outputs.
-        in_channels: channels of the image.
-        growth: channels added by each layer; the first convolution has twice as many.
+    A layer adds ``growth`` channels; the first convolution has twice as many. A transition halves
+    the channels and the image.
     """
 
     def __init__(
@@ -40,15 +35,12 @@ class DenseNet(nn.Module):
                 channels //= 2
             block = nn.Sequential()
             for _ in range(depth):
-                block.append(Concat([nn.Identity(), _make_layer(channels, growth)]))
+                block.append(Concat(nn.Identity(), _make_layer(channels, growth)))
                 channels += growth
             self.blocks.append(block)
         self.norm = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
         self.head = make_head(channels, num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return logits [N, classes] of images [N, C, H, W]."""
-        return self.head(self.norm(self.blocks(self.stem(images))).relu_())
 
 
 def _make_layer(channels: int, growth: int) -> nn.Sequential:

@@ -5,9 +5,11 @@ Howard et al.: MobileNets: Efficient Convolutional Neural Networks for Mobile Vi
 Sandler, Howard, Zhu, Zhmoginov, Chen: MobileNetV2: Inverted Residuals and Linear Bottlenecks, 2018.
 """
 
+from functools import partial
+
 from torch import Tensor, nn
 
-from trainact.lab.models.networks.layers import ConvNorm, make_head
+from trainact.lab.models.networks.layers import ConvNorm, make_head, make_stages
 
 __all__ = ["MobileNet", "MobileNetV2"]
 
@@ -17,20 +19,9 @@ PLAN = (
 )
 """Channels and stride of MobileNet's separable convolutions."""
 
-PLAN_V2 = (
-    *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
-    *((6, 96, 3, 1), (6, 160, 3, 1), (6, 320, 1, 1)),
-)
-"""Expansion, channels, blocks and first stride of MobileNetV2's stages."""
 
-
-class MobileNet(nn.Module):
-    """A 3 x 3 convolution and 13 depthwise separable ones; only pointwise ones have a bias.
-
-    Args:
-        num_classes: outputs.
-        in_channels: channels of the image.
-    """
+class MobileNet(nn.Sequential):
+    """A 3 x 3 convolution and 13 depthwise separable ones; only pointwise ones have a bias."""
 
     def __init__(self, num_classes: int = 100, *, in_channels: int = 3) -> None:
         super().__init__()
@@ -38,30 +29,17 @@ class MobileNet(nn.Module):
         self.blocks = nn.Sequential()
         channels = 32
         for width, stride in PLAN:
-            self.blocks.append(
-                nn.Sequential(
-                    ConvNorm(channels, channels, stride=stride, groups=channels),
-                    ConvNorm(channels, width, 1, bias=True),
-                )
-            )
+            depthwise = ConvNorm(channels, channels, stride=stride, groups=channels)
+            self.blocks.append(nn.Sequential(depthwise, ConvNorm(channels, width, 1, bias=True)))
             channels = width
         self.head = make_head(channels, num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return logits [N, classes] of images [N, C, H, W]."""
-        return self.head(self.blocks(self.stem(images)))
 
 
 class InvertedResidual(nn.Module):
     """Expanding 1 x 1, depthwise 3 x 3 and projecting 1 x 1 without activation.
 
-    The input is added if the shapes agree.
-
-    Args:
-        in_channels: channels of the input.
-        out_channels: channels of the output.
-        stride: of the 3 x 3.
-        expansion: factor of the inner channels.
+    The input is added if the shapes agree. The inner channels are ``expansion`` times those of the
+    input.
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, expansion: int) -> None:
@@ -79,35 +57,23 @@ class InvertedResidual(nn.Module):
         return x + self.branch(x) if self.adds else self.branch(x)
 
 
-class MobileNetV2(nn.Module):
+class MobileNetV2(nn.Sequential):
     """A 1 x 1 convolution, 17 inverted residuals and a 1 x 1 convolution as classifier.
 
     The first convolution has padding 1, which adds a border of normalised biases to the image, as
     in the network of the paper's experiments. All convolutions have a bias.
-
-    Args:
-        num_classes: outputs.
-        in_channels: channels of the image.
     """
 
     def __init__(self, num_classes: int = 100, *, in_channels: int = 3) -> None:
         super().__init__()
         self.stem = ConvNorm(in_channels, 32, 1, padding=1, bias=True, activation=nn.ReLU6)
-        self.stages = nn.Sequential()
-        channels = 32
-        for expansion, width, depth, stride in PLAN_V2:
-            stage = nn.Sequential()
-            for index in range(depth):
-                stage.append(InvertedResidual(channels, width, 1 if index else stride, expansion))
-                channels = width
-            self.stages.append(stage)
+        narrow, wide = (partial(InvertedResidual, expansion=times) for times in (1, 6))
+        self.stages = make_stages(narrow, (32, 16), (1,), (1,))
+        widths, depths = (16, 24, 32, 64, 96, 160, 320), (2, 3, 4, 3, 3, 1)
+        self.stages.extend(make_stages(wide, widths, depths, strides=(2, 2, 2, 1, 1, 1)))
         self.head = nn.Sequential(
-            ConvNorm(channels, 1280, 1, bias=True, activation=nn.ReLU6),
+            ConvNorm(widths[-1], 1280, 1, bias=True, activation=nn.ReLU6),
             nn.AdaptiveAvgPool2d(1),
             nn.Conv2d(1280, num_classes, 1),
             nn.Flatten(),
         )
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return logits [N, classes] of images [N, C, H, W]."""
-        return self.head(self.stages(self.stem(images)))

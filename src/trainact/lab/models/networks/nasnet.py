@@ -27,11 +27,8 @@ def _make_separable(
 ) -> nn.Sequential:
     """ReLU, depthwise and pointwise convolution and normalisation, twice.
 
-    Args:
-        channels: of input and output.
-        size: of the kernel.
-        stride: of the first depthwise convolution.
-        first_bias: whether the first depthwise convolution has a bias; the others have one.
+    ``stride`` and ``first_bias`` are those of the first depthwise convolution; all other
+    convolutions have a bias.
     """
     parts: list[nn.Module] = []
     for step, bias in ((stride, first_bias), (1, True)):
@@ -149,11 +146,8 @@ class NASNet(nn.Module):
     experiments, every cell has the layers of all cases: 28 convolutions and 887,568 parameters
     more, 5,221,624 in total, which never get a gradient.
 
-    Args:
-        num_classes: outputs.
-        in_channels: channels of the image.
-        cells: normal cells per stage.
-        filters: channels of the first convolution and of a branch in the first stage.
+    ``cells`` is the number of normal cells per stage, ``filters`` that of the channels of the first
+    convolution and of a branch in the first stage.
     """
 
     def __init__(

@@ -6,17 +6,17 @@ Hu, Shen, Albanie, Sun, Wu: Squeeze-and-Excitation Networks, 2018.
 Huang, Sun, Liu, Sedra, Weinberger: Deep Networks with Stochastic Depth, 2016.
 """
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from trainact.lab.models.networks.layers import ConvNorm, make_builder, make_head
-from trainact.lab.models.networks.residual import BasicBlock, BlockOptions, Bottleneck
 
 __all__ = [
-    "ResNet",
+    *("BasicBlock", "BlockOptions", "Bottleneck", "ResNet", "ResidualBlock", "SqueezeExcite"),
     "resnet18_imagenet",
     "resnet18_tract",
     *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
@@ -26,24 +26,128 @@ __all__ = [
 ]
 
 
-class ResNet(nn.Module):
+@dataclass(frozen=True)
+class BlockOptions:
+    """Differences of a residual block from that of ResNet."""
+
+    bias: bool = False  # of the convolutions
+    groups: int = 1  # of a bottleneck's 3 x 3 and of the 1 x 1 before it (cardinality)
+    group_width: int = 64  # channels of such a group in a block of width 64; grow with the width
+    reduction: int | None = None  # of squeeze-and-excitation, after a ReLU; None for none
+    survival: float = 1.0  # probability that the branch is kept in a training step
+    relu: bool = True  # whether ReLU follows the sum
+
+
+class SqueezeExcite(nn.Module):
+    """Multiply each channel by a gate in (0, 1), computed from the averages of all channels."""
+
+    def __init__(self, channels: int, reduction: int) -> None:
+        super().__init__()
+        self.squeeze = nn.Linear(channels, channels // reduction)
+        self.excite = nn.Linear(channels // reduction, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x [N, C, H, W] with gated channels."""
+        weights = self.excite(self.squeeze(x.mean((2, 3))).relu()).sigmoid()
+        return x * weights[:, :, None, None]
+
+
+class ResidualBlock(nn.Module):
+    """shortcut(x) + branch(x), with a 1 x 1 convolution as shortcut if the shapes differ.
+
+    With a survival probability p below 1, the branch is dropped in a training step with probability
+    1 - p (for the whole batch, drawn on the CPU) and multiplied by p in evaluation.
+    """
+
+    expansion: ClassVar[int]  # output channels for each unit of width
+
+    def __init__(
+        self,
+        branch: list[nn.Module],
+        in_channels: int,
+        out_channels: int,
+        stride: int,
+        options: BlockOptions,
+    ) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(*branch)
+        if options.reduction is not None:
+            self.branch.append(SqueezeExcite(out_channels, options.reduction))
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or in_channels != out_channels:
+            kinds: dict[str, Any] = {"bias": options.bias, "activation": nn.Identity}
+            self.shortcut = ConvNorm(in_channels, out_channels, 1, stride=stride, **kinds)
+        self.survival, self.relu = options.survival, options.relu
+        self.skips_parameters = options.survival < 1  # used when ranks average gradients
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [N, out_channels, H / stride, W / stride] of x [N, in_channels, H, W]."""
+        total = self.shortcut(x)
+        if not self._survives():
+            return total.relu() if self.relu else total  # not in place: total may be x
+        branch = self.branch(x)
+        total = total + (branch if self.training or self.survival == 1 else self.survival * branch)
+        return total.relu_() if self.relu else total
+
+    def _survives(self) -> bool:
+        if not self.training or self.survival == 1:
+            return True
+        return torch.rand((), device="cpu").item() < self.survival
+
+    def extra_repr(self) -> str:
+        """Return the survival probability if it is below 1."""
+        return f"survival={self.survival:g}" if self.survival < 1 else ""
+
+
+class BasicBlock(ResidualBlock):
+    """Two 3 x 3 convolutions."""
+
+    expansion = 1
+
+    def __init__(
+        self,
+        in_channels: int,
+        width: int,
+        stride: int = 1,
+        options: BlockOptions = BlockOptions(),  # noqa: B008  (frozen)
+    ) -> None:
+        last = nn.Identity if options.reduction is None else nn.ReLU
+        branch: list[nn.Module] = [
+            ConvNorm(in_channels, width, stride=stride, bias=options.bias),
+            ConvNorm(width, width, bias=options.bias, activation=last),
+        ]
+        super().__init__(branch, in_channels, width, stride, options)
+
+
+class Bottleneck(ResidualBlock):
+    """1 x 1, 3 x 3 and 1 x 1 convolutions; the last has four times the width."""
+
+    expansion = 4
+
+    def __init__(
+        self,
+        in_channels: int,
+        width: int,
+        stride: int = 1,
+        options: BlockOptions = BlockOptions(),  # noqa: B008  (frozen)
+    ) -> None:
+        groups, bias = options.groups, options.bias
+        last = nn.Identity if options.reduction is None else nn.ReLU
+        inner = groups * (options.group_width * width // 64)
+        branch: list[nn.Module] = [
+            ConvNorm(in_channels, inner, 1, groups=groups, bias=bias),
+            ConvNorm(inner, inner, 3, stride=stride, groups=groups, bias=bias),
+            ConvNorm(inner, self.expansion * width, 1, bias=bias, activation=last),
+        ]
+        super().__init__(branch, in_channels, self.expansion * width, stride, options)
+
+
+class ResNet(nn.Sequential):
     """A convolution, four stages of residual blocks, average pooling and a classifier.
 
-    Stages have 1, 2, 4 and 8 times the width; all but the first halve the image.
-
-    Args:
-        block: BasicBlock or Bottleneck.
-        depths: blocks in each stage.
-        num_classes: outputs.
-        in_channels: channels of the image.
-        width: channels after the first convolution.
-        first_kernel: kernel size of the first convolution.
-        first_stride: stride of the first convolution.
-        first_bias: whether the first convolution has a bias.
-        pool: whether a 3 x 3 max-pool of stride 2 follows the first convolution.
-        options: of all blocks.
-        last_survival: survival probability of the last block; it decreases linearly from 1 for
-            the first block.
+    The stages have ``depths`` blocks and 1, 2, 4 and 8 times the width; all but the first halve the
+    image. ``pool`` adds a 3 x 3 max-pool of stride 2 after the first convolution. The survival
+    probability of the blocks decreases linearly from 1 to ``last_survival``.
     """
 
     def __init__(
@@ -73,28 +177,21 @@ class ResNet(nn.Module):
             blocks = nn.Sequential()
             for index in range(depth):
                 survival = 1 - (1 - last_survival) * done / max(1, sum(depths) - 1)
-                here = dataclasses.replace(options, survival=survival)
+                here = replace(options, survival=survival)
                 stride = 2 if stage and not index else 1
                 blocks.append(block(channels, width * 2**stage, stride, here))
                 channels, done = width * 2**stage * block.expansion, done + 1
             self.stages.append(blocks)
         self.head = make_head(channels, num_classes)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return logits [N, classes] of images [N, C, H, W]."""
-        return self.head(self.stages(self.pool(self.stem(images))))
-
 
 def resnet18_tract(num_classes: int = 10, *, in_channels: int = 3, width: int = 64) -> ResNet:
     """Return the paper's network for CIFAR-10, with 11,173,962 parameters at 10 classes.
 
     It is ImageNet's ResNet-18, including its max-pool, with a first convolution of 3 x 3 and stride
-    1. Convolutions have Kaiming normal initialisation with fan-out.
+    1, and the same initialisation.
     """
-    network = ResNet(
-        BasicBlock, (2, 2, 2, 2), num_classes, in_channels=in_channels, width=width, pool=True
-    )
-    return _initialise(network)
+    return _make_resnet18(num_classes, in_channels=in_channels, width=width)
 
 
 def resnet18_imagenet(num_classes: int = 1000, *, in_channels: int = 3, width: int = 64) -> ResNet:
@@ -103,21 +200,13 @@ def resnet18_imagenet(num_classes: int = 1000, *, in_channels: int = 3, width: i
     Its first convolution is 7 x 7 of stride 2, followed by the max-pool. At width 64 it is
     torchvision's ResNet-18, with the same initialisation.
     """
-    network = ResNet(
-        BasicBlock,
-        (2, 2, 2, 2),
-        num_classes,
-        in_channels=in_channels,
-        width=width,
-        first_kernel=7,
-        first_stride=2,
-        pool=True,
-    )
-    return _initialise(network)
+    stem = {"first_kernel": 7, "first_stride": 2}
+    return _make_resnet18(num_classes, in_channels=in_channels, width=width, **stem)
 
 
-def _initialise(network: ResNet) -> ResNet:
-    """Initialise convolutions with Kaiming's normal distribution and fan-out."""
+def _make_resnet18(num_classes: int, **options: Any) -> ResNet:
+    """Return ResNet-18 with a max-pool and Kaiming normal initialisation with fan-out."""
+    network = ResNet(BasicBlock, (2, 2, 2, 2), num_classes, pool=True, **options)
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

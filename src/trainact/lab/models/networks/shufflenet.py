@@ -9,12 +9,15 @@ Ma, Zhang, Zheng, Sun: ShuffleNet V2: Practical Guidelines for Efficient CNN Arc
 import torch
 from torch import Tensor, nn
 
-from trainact.lab.models.networks.layers import ConvNorm, make_head
+from trainact.lab.models.networks.layers import ConvNorm, make_head, make_stages
 
 __all__ = ["ShuffleNet", "ShuffleNetV2", "shuffle_channels"]
 
 DEPTHS = (4, 8, 4)
 """Units of the three stages, in both networks."""
+STRIDES = (2, 2, 2)
+GROUPS = 3
+"""Groups of the 1 x 1 convolutions of ShuffleNet."""
 
 
 def shuffle_channels(x: Tensor, groups: int) -> Tensor:
@@ -35,71 +38,46 @@ def _make_depthwise(channels: int, stride: int) -> ConvNorm:
 class GroupedUnit(nn.Module):
     """Grouped 1 x 1, shuffle, depthwise 3 x 3, grouped 1 x 1; added to the input, then ReLU.
 
-    A unit that halves the image is instead concatenated with its average-pooled input.
-
-    Args:
-        in_channels: channels of the input.
-        out_channels: channels of the output; if they differ, the unit halves the image.
-        groups: of the 1 x 1 convolutions.
+    A unit of stride 2 is instead concatenated with its average-pooled input.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, groups: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
-        self.groups, self.halves, inner = groups, in_channels != out_channels, out_channels // 4
+        self.halves, inner = stride == 2, out_channels // 4
         made = out_channels - in_channels if self.halves else out_channels
-        self.narrow = ConvNorm(in_channels, inner, 1, groups=groups, bias=True)
-        self.depthwise = _make_depthwise(inner, 2 if self.halves else 1)
-        self.widen = ConvNorm(inner, made, 1, groups=groups, bias=True, activation=nn.Identity)
+        self.narrow = ConvNorm(in_channels, inner, 1, groups=GROUPS, bias=True)
+        self.depthwise = _make_depthwise(inner, stride)
+        self.widen = ConvNorm(inner, made, 1, groups=GROUPS, bias=True, activation=nn.Identity)
         self.pool = nn.AvgPool2d(3, 2, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [N, out_channels, H', W'] of x [N, in_channels, H, W]."""
-        made = self.widen(self.depthwise(shuffle_channels(self.narrow(x), self.groups)))
+        """Return [N, out_channels, H / stride, W / stride] of x [N, in_channels, H, W]."""
+        made = self.widen(self.depthwise(shuffle_channels(self.narrow(x), GROUPS)))
         joined = torch.cat([self.pool(x), made], dim=1) if self.halves else x + made
         return joined.relu_()
 
 
-class ShuffleNet(nn.Module):
-    """A 3 x 3 convolution to 24 channels and three stages, whose first units halve the image.
-
-    Args:
-        num_classes: outputs.
-        in_channels: channels of the image.
-    """
+class ShuffleNet(nn.Sequential):
+    """A 3 x 3 convolution to 24 channels and three stages, whose first units halve the image."""
 
     def __init__(self, num_classes: int = 100, *, in_channels: int = 3) -> None:
         super().__init__()
         self.stem = ConvNorm(in_channels, 24, bias=True)
-        self.stages = nn.Sequential()
-        channels = 24
-        for width, depth in zip((240, 480, 960), DEPTHS, strict=True):
-            stage = nn.Sequential()
-            for _ in range(depth):
-                stage.append(GroupedUnit(channels, width, groups=3))
-                channels = width
-            self.stages.append(stage)
-        self.head = make_head(channels, num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return logits [N, classes] of images [N, C, H, W]."""
-        return self.head(self.stages(self.stem(images)))
+        self.stages = make_stages(GroupedUnit, (24, 240, 480, 960), DEPTHS, STRIDES)
+        self.head = make_head(960, num_classes)
 
 
 class SplitUnit(nn.Module):
     """One half of the channels is passed on, the other convolved; then both are shuffled.
 
-    The convolutions are 1 x 1, depthwise 3 x 3 and 1 x 1. In a unit that halves the image, both
-    halves get all channels, and the first is convolved too.
-
-    Args:
-        in_channels: channels of the input.
-        out_channels: channels of the output; if they differ, the unit halves the image.
+    The convolutions are 1 x 1, depthwise 3 x 3 and 1 x 1. In a unit of stride 2, both halves get
+    all channels, and the first is convolved too.
     """
 
-    def __init__(self, in_channels: int, out_channels: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
-        self.halves, half = in_channels != out_channels, out_channels // 2
-        inner, stride = (in_channels, 2) if self.halves else (half, 1)
+        self.halves, half = stride == 2, out_channels // 2
+        inner = in_channels if self.halves else half
         self.branch = nn.Sequential(
             ConvNorm(inner, inner, 1, bias=True),
             _make_depthwise(inner, stride),
@@ -112,34 +90,18 @@ class SplitUnit(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [N, out_channels, H', W'] of x [N, in_channels, H, W]."""
+        """Return [N, out_channels, H / stride, W / stride] of x [N, in_channels, H, W]."""
         passed, changed = (x, x) if self.halves else x.chunk(2, dim=1)
         joined = torch.cat([self.shortcut(passed), self.branch(changed)], dim=1)
         return shuffle_channels(joined, groups=2)
 
 
-class ShuffleNetV2(nn.Module):
-    """A 3 x 3 convolution to 24 channels, without ReLU, three stages and a last 1 x 1.
-
-    Args:
-        num_classes: outputs.
-        in_channels: channels of the image.
-    """
+class ShuffleNetV2(nn.Sequential):
+    """A 3 x 3 convolution to 24 channels, without ReLU, three stages and a last 1 x 1."""
 
     def __init__(self, num_classes: int = 100, *, in_channels: int = 3) -> None:
         super().__init__()
         self.stem = ConvNorm(in_channels, 24, bias=True, activation=nn.Identity)
-        self.stages = nn.Sequential()
-        channels = 24
-        for width, depth in zip((116, 232, 464), DEPTHS, strict=True):
-            stage = nn.Sequential()
-            for _ in range(depth):
-                stage.append(SplitUnit(channels, width))
-                channels = width
-            self.stages.append(stage)
-        self.last = ConvNorm(channels, 1024, 1, bias=True)
+        self.stages = make_stages(SplitUnit, (24, 116, 232, 464), DEPTHS, STRIDES)
+        self.last = ConvNorm(464, 1024, 1, bias=True)
         self.head = make_head(1024, num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return logits [N, classes] of images [N, C, H, W]."""
-        return self.head(self.last(self.stages(self.stem(images))))

@@ -14,17 +14,14 @@ __all__ = ["SqueezeNet"]
 class Fire(nn.Module):
     """Squeeze to an eighth of the output channels, then expand by 1 x 1 and 3 x 3.
 
-    Args:
-        in_channels: channels of the input.
-        out_channels: channels of the output, half from each expansion.
-        bypass: whether the input is added to the output.
+    ``bypass`` adds the input to the output.
     """
 
     def __init__(self, in_channels: int, out_channels: int, *, bypass: bool = False) -> None:
         super().__init__()
         squeezed, half = out_channels // 8, out_channels // 2
         self.squeeze = ConvNorm(in_channels, squeezed, 1, bias=True)
-        self.expand = Concat(ConvNorm(squeezed, half, size, bias=True) for size in (1, 3))
+        self.expand = Concat(*(ConvNorm(squeezed, half, size, bias=True) for size in (1, 3)))
         self.bypass = bypass
 
     def forward(self, x: Tensor) -> Tensor:
@@ -33,14 +30,10 @@ class Fire(nn.Module):
         return x + expanded if self.bypass else expanded
 
 
-class SqueezeNet(nn.Module):
+class SqueezeNet(nn.Sequential):
     """A 3 x 3 convolution, eight Fire modules, three max-pools and a 1 x 1 as classifier.
 
     The last Fire module has no bypass, as in the network of the paper's experiments.
-
-    Args:
-        num_classes: outputs.
-        in_channels: channels of the image.
     """
 
     def __init__(self, num_classes: int = 100, *, in_channels: int = 3) -> None:
@@ -61,7 +54,3 @@ class SqueezeNet(nn.Module):
         self.head = nn.Sequential(
             nn.Conv2d(512, num_classes, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
         )
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return logits [N, classes] of images [N, C, H, W]."""
-        return self.head(self.fires(self.stem(images)))

@@ -3,9 +3,9 @@
 Simonyan, Zisserman: Very Deep Convolutional Networks for Large-Scale Image Recognition, 2015.
 """
 
-from torch import Tensor, nn
+from torch import nn
 
-from trainact.lab.models.networks.layers import ConvNorm, make_builder
+from trainact.lab.models.networks.layers import make_builder, make_convs
 
 __all__ = ["VGG", "vgg11", "vgg13", "vgg16", "vgg19"]
 
@@ -13,17 +13,11 @@ WIDTHS = (64, 128, 256, 512, 512)
 """Channels of the five stages."""
 
 
-class VGG(nn.Module):
+class VGG(nn.Sequential):
     """Five stages of 3 x 3 convolutions, each with a max-pool at its end, and three linear layers.
 
-    The remaining positions (one for images of 32 pixels) are averaged.
-
-    Args:
-        depths: convolutions in each stage.
-        num_classes: outputs.
-        in_channels: channels of the image.
-        hidden: width of the two hidden linear layers.
-        dropout: probability of dropping a value after each of them.
+    The stages have ``depths`` convolutions. The remaining positions (one for images of 32 pixels)
+    are averaged. Dropout follows the two hidden linear layers.
     """
 
     def __init__(
@@ -39,12 +33,10 @@ class VGG(nn.Module):
         self.stages = nn.Sequential()
         channels = in_channels
         for width, depth in zip(WIDTHS, depths, strict=True):
-            stage = nn.Sequential()
-            for _ in range(depth):
-                stage.append(ConvNorm(channels, width, bias=True))
-                channels = width
-            self.stages.append(stage.append(nn.MaxPool2d(2)))
-        self.pool = nn.AdaptiveAvgPool2d(1)
+            convs = make_convs(channels, *depth * [(width, 3)], bias=True)
+            self.stages.append(convs.append(nn.MaxPool2d(2)))
+            channels = width
+        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.head = nn.Sequential(
             nn.Linear(channels, hidden),
             nn.ReLU(inplace=True),
@@ -54,10 +46,6 @@ class VGG(nn.Module):
             nn.Dropout(dropout),
             nn.Linear(hidden, num_classes),
         )
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return logits [N, classes] of images [N, C, H, W]."""
-        return self.head(self.pool(self.stages(images)).flatten(1))
 
 
 vgg11 = make_builder(VGG, (1, 1, 2, 2, 2))

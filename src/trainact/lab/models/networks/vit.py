@@ -22,8 +22,6 @@ class CifarViT(nn.Module):
     of the MLP, as in the network of the paper's experiments.
 
     Args:
-        num_classes: outputs.
-        in_channels: channels of the image.
         image_size: pixels per side, a multiple of ``patches``.
         patches: patches per side.
         width: of the tokens and of the hidden layer of the MLP.
@@ -108,12 +106,10 @@ class Attention(nn.Module):
         return self.output(mixed.transpose(1, 2).flatten(2))
 
 
-class PatchNorm(nn.Module):
+class PatchNorm(nn.Sequential):
     """Normalise each patch to mean 0 and standard deviation 1, then embed it.
 
-    Args:
-        embed: the embedding.
-        eps: added to the variance, so that a patch of constant colour stays finite.
+    ``eps`` is added to the variance, so that a patch of constant colour stays finite.
     """
 
     def __init__(self, embed: nn.Linear, eps: float = 1e-5) -> None:
@@ -121,18 +117,11 @@ class PatchNorm(nn.Module):
         self.norm = nn.LayerNorm(embed.in_features, eps=eps, elementwise_affine=False)
         self.embed = embed
 
-    def forward(self, patches: Tensor) -> Tensor:
-        """Return tokens [..., width] of patches [..., C·size²]."""
-        return self.embed(self.norm(patches))
 
-
-class DualPatchNorm(nn.Module):
+class DualPatchNorm(nn.Sequential):
     """Layer normalisation with scale and shift before and after the embedding of patches.
 
     Kumar, Dehghani, Houlsby: Dual PatchNorm, 2023.
-
-    Args:
-        embed: the embedding.
     """
 
     def __init__(self, embed: nn.Linear) -> None:
@@ -140,10 +129,6 @@ class DualPatchNorm(nn.Module):
         self.before = nn.LayerNorm(embed.in_features)
         self.embed = embed
         self.after = nn.LayerNorm(embed.out_features)
-
-    def forward(self, patches: Tensor) -> Tensor:
-        """Return tokens [..., width] of patches [..., C·size²]."""
-        return self.after(self.embed(self.before(patches)))
 
 
 def embed_patches(inputs: int, width: int, patch_norm: str) -> nn.Module:

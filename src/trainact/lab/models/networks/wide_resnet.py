@@ -3,10 +3,12 @@
 Zagoruyko, Komodakis: Wide Residual Networks, 2016.
 """
 
+from functools import partial
+
 from torch import Tensor, nn
 
 from trainact.errors import TrActValueError
-from trainact.lab.models.networks.layers import make_builder, make_head
+from trainact.lab.models.networks.layers import make_builder, make_head, make_stages
 
 __all__ = ["WideResNet", "wideresnet_40_10"]
 
@@ -34,15 +36,11 @@ class WideBlock(nn.Module):
         return self.shortcut(x) + self.branch(x)
 
 
-class WideResNet(nn.Module):
+class WideResNet(nn.Sequential):
     """A 3 x 3 convolution to 16 channels and three stages of wide blocks.
 
-    Args:
-        num_classes: outputs.
-        in_channels: channels of the image.
-        depth: number of convolutions without shortcuts, 4 more than a multiple of 6.
-        widening: the stages have this many times 16, 32 and 64 channels.
-        dropout: probability of dropping a value between a block's two convolutions.
+    The stages have ``widening`` times 16, 32 and 64 channels. ``depth`` counts the convolutions
+    without the shortcuts. Dropout is between a block's two convolutions.
 
     Raises:
         TrActValueError: the depth is not 4 more than a multiple of 6.
@@ -62,21 +60,12 @@ class WideResNet(nn.Module):
         if blocks < 1 or rest:
             raise TrActValueError(f"depth takes 10, 16, 22, 28, 34, 40 and so on; got {depth}.")
         self.stem = nn.Conv2d(in_channels, 16, 3, padding=1)
-        self.stages = nn.Sequential()
-        channels = 16
-        for width, stride in ((16, 1), (32, 2), (64, 2)):
-            stage = nn.Sequential()
-            for index in range(blocks):
-                wide = width * widening
-                stage.append(WideBlock(channels, wide, 1 if index else stride, dropout))
-                channels = wide
-            self.stages.append(stage)
-        self.norm = nn.BatchNorm2d(channels)
-        self.head = make_head(channels, num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return logits [N, classes] of images [N, C, H, W]."""
-        return self.head(self.norm(self.stages(self.stem(images))).relu_())
+        widths = [16, *(widening * width for width in (16, 32, 64))]
+        block = partial(WideBlock, dropout=dropout)
+        self.stages = make_stages(block, widths, depths=(blocks,) * 3, strides=(1, 2, 2))
+        self.norm = nn.BatchNorm2d(widths[-1])
+        self.relu = nn.ReLU(inplace=True)
+        self.head = make_head(widths[-1], num_classes)
 
 
 wideresnet_40_10 = make_builder(WideResNet, depth=40, widening=10)

@@ -59,15 +59,11 @@ class XceptionBlock(nn.Module):
         return self.shortcut(clipped if self.clips_shortcut else x) + self.branch(clipped)
 
 
-class Xception(nn.Module):
+class Xception(nn.Sequential):
     """The paper's entry, middle and exit flow, with strides for images of 32 pixels.
 
     In all blocks but the last, the first ReLU is applied to the shortcut too, as in the network of
     the paper's experiments.
-
-    Args:
-        num_classes: outputs.
-        in_channels: channels of the image.
     """
 
     def __init__(self, num_classes: int = 100, *, in_channels: int = 3) -> None:
@@ -88,7 +84,3 @@ class Xception(nn.Module):
             nn.ReLU(inplace=True),
         )
         self.head = make_head(2048, num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return logits [N, classes] of images [N, C, H, W]."""
-        return self.head(self.exit(self.middle(self.entry(images))))
