@@ -97,16 +97,10 @@ def find_probabilities(pair: Tensor) -> Tensor:
 
 
 def apply_policy(images: Tensor, pair: Tensor, applied: Tensor, negative: Tensor) -> Tensor:
-    """Apply to each image its pair of operations, all images of one operation together.
+    """Apply to each of the images [N, C, H, W], uint8, its pair of operations.
 
-    Args:
-        images: [N, C, H, W], uint8, grey or RGB.
-        pair: int64 [N], the row of the policy for each image; on the CPU like the next two.
-        applied: bool [N, 2], which of the two operations are applied.
-        negative: bool [N, 2], which have a negative sign, if they have a direction.
-
-    Returns:
-        [N, C, H, W], uint8.
+    All images of one operation are processed together. ``pair`` [N], ``applied`` [N, 2] and
+    ``negative`` [N, 2] are those of `Draws`, on the CPU.
 
     Raises:
         TrActValueError: the images have neither one channel nor three.

@@ -19,54 +19,30 @@ __all__ = ["Draws", "augment", "draw_augmentation"]
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """The random choices for the N images of a batch, on the CPU.
+    """The random choices for the N images of a batch, on the CPU."""
 
-    Attributes:
-        padding: black pixels around an image before it is cropped.
-        top: int64 [N], the first row of the crop, 0 to 2 ``padding``.
-        left: int64 [N], the first column of the crop.
-        flip: bool [N], whether the image is flipped horizontally.
-        angle: float64 [N], degrees, anticlockwise.
-        pair: int64 [N], the image's row of the AutoAugment policy.
-        applied: bool [N, 2], which of the row's two operations are applied; none without a policy.
-        negative: bool [N, 2], which of them have a negative sign, if they have a direction.
-    """
-
-    padding: int
-    top: Tensor
-    left: Tensor
-    flip: Tensor
-    angle: Tensor
-    pair: Tensor
-    applied: Tensor
-    negative: Tensor
+    padding: int  # black pixels around an image before it is cropped
+    top: Tensor  # int64 [N], the first row of the crop, 0 to 2 padding
+    left: Tensor  # int64 [N], the first column of the crop
+    flip: Tensor  # bool [N], whether the image is flipped horizontally
+    angle: Tensor  # float64 [N], degrees, anticlockwise
+    pair: Tensor  # int64 [N], the image's row of the AutoAugment policy
+    applied: Tensor  # bool [N, 2], which operations of the row are applied; none without a policy
+    negative: Tensor  # bool [N, 2], which of them have a negative sign, if they have a direction
 
     def __len__(self) -> int:
         return len(self.flip)
 
     def select(self, indices: Tensor | slice) -> "Draws":
         """Return the choices of some of the images: a slice, or indices [M]."""
-        return Draws(
-            self.padding,
-            self.top[indices],
-            self.left[indices],
-            self.flip[indices],
-            self.angle[indices],
-            self.pair[indices],
-            self.applied[indices],
-            self.negative[indices],
-        )
+        chosen = {k: v[indices] for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return Draws(self.padding, **chosen)
 
 
 def draw_augmentation(count: int, fields: DataFields, generator: torch.Generator) -> Draws:
-    """Draw the choices for ``count`` images.
+    """Draw the choices for ``count`` images, those of all ranks, with a CPU generator.
 
     All choices are always drawn, so two recipes that differ in the policy have the same crops.
-
-    Args:
-        count: images of the whole batch, over all ranks.
-        fields: the kinds and strengths of augmentation.
-        generator: a CPU generator, the only source of randomness.
 
     Raises:
         TrActValueError: a field needs images that are read one by one.
@@ -93,14 +69,7 @@ def draw_augmentation(count: int, fields: DataFields, generator: torch.Generator
 
 
 def augment(images: Tensor, draws: Draws) -> Tensor:
-    """Crop, flip, rotate and apply the policy, in this order, each image by its own draws.
-
-    Args:
-        images: [N, C, H, W], uint8, on any device.
-        draws: the choices for these N images.
-
-    Returns:
-        [N, C, H, W], uint8, on the device of ``images``.
+    """Crop, flip and rotate images [N, C, H, W], uint8, and apply the policy, in this order.
 
     Raises:
         TrActTypeError: the images are not uint8.

@@ -22,28 +22,18 @@ __all__ = ["Mixture", "draw_mixture", "mix_images", "mix_labels", "share_pairs"]
 
 
 class Mixture(NamedTuple):
-    """How a batch is mixed.
+    """How a batch is mixed."""
 
-    Attributes:
-        weight: weight of the image itself; that of its partner is 1 - ``weight``.
-        box: (top, bottom, left, right) of the partner's pixels, for CutMix; None for mixup.
-    """
-
-    weight: float
-    box: tuple[int, int, int, int] | None = None
+    weight: float  # of the image itself; that of its partner is 1 - weight
+    box: tuple[int, int, int, int] | None = None  # CutMix: top, bottom, left, right of the partner
 
 
 def draw_mixture(fields: DataFields, height: int, width: int, *place: int | str) -> Mixture:
-    """Draw the mixture of a batch of images [N, C, height, width].
+    """Draw the mixture of a batch of images [N, C, height, width] at a ``place`` in the run.
 
-    If both ``fields.mixup`` and ``fields.cutmix`` are set, each is chosen with probability 1/2. A
-    box of CutMix is clipped at the border, and the weight is computed from the clipped box.
-
-    Args:
-        fields: the parameters of the two Beta distributions; 0 disables mixup or CutMix.
-        height: of the images.
-        width: of the images.
-        place: seed, epoch and step, which the draws depend on.
+    ``fields.mixup`` and ``fields.cutmix`` are the parameters of the two Beta distributions. If both
+    are positive, each is chosen with probability 1/2. A box of CutMix is clipped at the border, and
+    the weight is computed from the clipped box.
     """
     generator = np.random.default_rng(mix(*place))
     cut = fields.cutmix > 0 and (not fields.mixup or generator.random() < 0.5)

@@ -28,11 +28,8 @@ class PilAugment:
 
     3-Augment converts an image to grey, solarises it at 128 or blurs it, with equal probability.
     Colour jitter multiplies brightness, contrast and saturation, in a random order, by factors from
-    1 - ``colour_jitter`` to 1 + ``colour_jitter``.
-
-    Args:
-        fields: the policy, the colour jitter, and mean and interpolation for RandAugment.
-        image_size: pixels per side, which RandAugment's shifts are relative to.
+    1 - ``colour_jitter`` to 1 + ``colour_jitter``. RandAugment's shifts are relative to
+    ``image_size``, the pixels per side.
     """
 
     def __init__(self, fields: DataFields, image_size: int) -> None:
@@ -80,9 +77,8 @@ def _make_rand_augment(fields: DataFields, image_size: int) -> Any:
     from timm.data.auto_augment import rand_augment_transform
 
     mean = fields.mean if len(fields.mean) == 3 else (0.5, 0.5, 0.5)
-    kind = Image.Resampling.BICUBIC
-    if fields.interpolation == "bilinear":
-        kind = Image.Resampling.BILINEAR
+    is_bilinear = fields.interpolation == "bilinear"
+    kind = Image.Resampling.BILINEAR if is_bilinear else Image.Resampling.BICUBIC
     transform = rand_augment_transform(
         RAND_AUGMENT,
         {

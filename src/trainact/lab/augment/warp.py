@@ -15,17 +15,10 @@ FRACTION_BITS = 32
 
 
 def crop_and_flip(images: Tensor, top: Tensor, left: Tensor, flip: Tensor, padding: int) -> Tensor:
-    """Pad each image with black, crop it to its original size, and flip it horizontally.
+    """Pad images [N, C, H, W] with black, crop them to their original size, and flip some.
 
-    Args:
-        images: [N, C, H, W], uint8.
-        top: [N], the first row of the crop, 0 to 2 ``padding``.
-        left: [N], the first column of the crop, 0 to 2 ``padding``.
-        flip: [N], bool, whether the crop is flipped.
-        padding: black pixels on every side.
-
-    Returns:
-        [N, C, H, W], uint8.
+    ``top`` and ``left`` [N], 0 to 2 ``padding``, are the corners of the crops; ``flip`` [N] says
+    which are flipped horizontally.
     """
     height, width = images.shape[-2:]
     top, left, flip = (amount.to(images.device)[:, None] for amount in (top, left, flip))
@@ -46,30 +39,27 @@ def rotate(images: Tensor, angle: Tensor) -> Tensor:
 
 def shear_x(images: Tensor, slope: Tensor) -> Tensor:
     """Shift each row of images [N, C, H, W] left by ``slope`` [N] times its distance from top."""
-    one, zero = torch.ones_like(slope), torch.zeros_like(slope)
-    return _warp(images, (one, slope, zero), (zero, one, zero))
+    return _warp(images, (1, slope, 0), (0, 1, 0))
 
 
 def shear_y(images: Tensor, slope: Tensor) -> Tensor:
     """Shift each column of images [N, C, H, W] up by ``slope`` [N] times its distance from left."""
-    one, zero = torch.ones_like(slope), torch.zeros_like(slope)
-    return _warp(images, (one, zero, zero), (slope, one, zero))
+    return _warp(images, (1, 0, 0), (slope, 1, 0))
 
 
 def translate_x(images: Tensor, pixels: Tensor) -> Tensor:
     """Move images [N, C, H, W] right by ``pixels`` [N], truncated to integers."""
-    one, zero = torch.ones_like(pixels), torch.zeros_like(pixels)
-    return _warp(images, (one, zero, -pixels.trunc()), (zero, one, zero))
+    return _warp(images, (1, 0, -pixels.trunc()), (0, 1, 0))
 
 
 def translate_y(images: Tensor, pixels: Tensor) -> Tensor:
     """Move images [N, C, H, W] down by ``pixels`` [N], truncated to integers."""
-    one, zero = torch.ones_like(pixels), torch.zeros_like(pixels)
-    return _warp(images, (one, zero, zero), (zero, one, -pixels.trunc()))
+    return _warp(images, (1, 0, 0), (0, 1, -pixels.trunc()))
 
 
-Line = tuple[Tensor, Tensor, Tensor]
-"""(a, b, c), each [N]: the source coordinate is a x + b y + c at the pixel centre (x, y)."""
+Line = tuple[Tensor | int, Tensor | int, Tensor | int]
+"""(a, b, c), each [N] or one number: the source coordinate is a x + b y + c at the pixel centre
+(x, y)."""
 
 
 def _warp(images: Tensor, x_source: Line, y_source: Line) -> Tensor:
@@ -81,14 +71,12 @@ def _warp(images: Tensor, x_source: Line, y_source: Line) -> Tensor:
 
 
 def _find_pixels(line: Line, height: int, width: int, device: torch.device) -> Tensor:
-    """Return the integer part of the source coordinate of every pixel, int64 [N, H, W]."""
-    a, b, c = (
-        torch.round(coefficient.double() * 2**FRACTION_BITS).long().to(device)
-        for coefficient in line
-    )
+    """Return the integer part of the source coordinate of every pixel, int64 [N or 1, H, W]."""
+    numbers = (torch.as_tensor(number, dtype=torch.float64).reshape(-1, 1) for number in line)
+    a, b, c = (torch.round(number * 2**FRACTION_BITS).long().to(device) for number in numbers)
     # twice the coordinates, in which pixel centres are odd integers
-    along_x = a[:, None] * (2 * torch.arange(width, device=device) + 1)
-    along_y = b[:, None] * (2 * torch.arange(height, device=device) + 1) + 2 * c[:, None]
+    along_x = a * (2 * torch.arange(width, device=device) + 1)
+    along_y = b * (2 * torch.arange(height, device=device) + 1) + 2 * c
     return (along_y[:, :, None] + along_x[:, None, :]).bitwise_right_shift_(FRACTION_BITS + 1)
 
 

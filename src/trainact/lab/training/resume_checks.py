@@ -26,12 +26,7 @@ def check_record(record: dict[str, Any], recipe: Recipe, load: Callable[..., Any
     """Check that a record was made with the data and the initial weights of a recipe.
 
     Only local files are checked; nothing is downloaded. Data or weights that are missing or cannot
-    be read do not make the record invalid.
-
-    Args:
-        record: of a finished run.
-        recipe: the recipe to run.
-        load: loads the data set from the recipe's data table.
+    be read do not make the record invalid. ``load`` loads the data set of the recipe's data table.
 
     Raises:
         DataError: the data have changed, or no run can start with them any more.
@@ -49,11 +44,7 @@ def check_record(record: dict[str, Any], recipe: Recipe, load: Callable[..., Any
 
 
 def check_data(data: Any, expected: str) -> None:
-    """Check the fingerprint of a data set.
-
-    Raises:
-        DataError: it is not ``expected``.
-    """
+    """Raise `DataError` if the fingerprint of a data set is not the expected one."""
     if data.fingerprint != expected:
         raise DataError(
             f"{data.name} is not the data set that this run started with (its fingerprint was "

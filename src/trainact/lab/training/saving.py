@@ -17,13 +17,7 @@ __all__ = ["Saver"]
 
 
 class Saver:
-    """Saves and loads a run. All ranks call its methods, after the same steps.
-
-    Args:
-        session: the network, the optimizers and the batches.
-        progress: how far the run is.
-        folder: where its checkpoints are.
-    """
+    """Saves a run in its folder and loads it. All ranks call its methods, after the same steps."""
 
     def __init__(self, session: Session, progress: Progress, folder: Path) -> None:
         self.session, self.progress, self.folder = session, progress, folder

@@ -98,15 +98,9 @@ class Session:
         return rate_at(self.recipe.schedule, self.recipe.optimizer.lr, step, self.batches.steps)
 
     def take_step(self, share: Any, count: int, step: int) -> Tensor:
-        """Train on a batch.
+        """Train on this rank's share of a batch of ``count`` images, after ``step`` steps.
 
-        Args:
-            share: this rank's part of the batch.
-            count: images of the whole batch.
-            step: steps before this one, over the whole run.
-
-        Returns:
-            What the step adds to the totals of its epoch, [6]; see `progress.TOTALS`.
+        Returns what the step adds to the totals of its epoch, [6]; see `progress.TOTALS`.
         """
         set_rate(self.optimizers, self.find_rate(step))
         self.stepper.begin()
@@ -160,14 +154,9 @@ class Session:
         return evaluate_classifier(network, self.evaluation.read(), self.accelerator)
 
     def _finish_gradients(self) -> tuple[Tensor, Tensor]:
-        """Clip the gradient if the recipe says so.
-
-        Returns:
-            The norms of the first layer's and the whole gradient before clipping.
-        """
+        """Return the norms of the first layer's and the whole gradient, and then clip it."""
         self.accelerator.unscale_gradients()
-        gradients = [p.grad for p in self.trained if p.grad is not None]
-        whole = get_total_norm(gradients)
+        whole = get_total_norm([p.grad for p in self.trained if p.grad is not None])
         first = get_total_norm([p.grad for p in self.first_parameters if p.grad is not None])
         if self.recipe.optimizer.clip_norm:
             clip_grads_with_norm_(self.trained, self.recipe.optimizer.clip_norm, whole)

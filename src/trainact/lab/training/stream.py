@@ -5,7 +5,7 @@ the workers or on earlier images. Global random generators are not used.
 """
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -44,16 +44,15 @@ class PositionDataset(Dataset[Any]):
         except DataError as error:
             return error
 
+    def collate(self, items: Any) -> Any:
+        """Return the batch of some items; by default a list."""
+        return items
+
 
 class StreamDataset(PositionDataset):
-    """Images, uint8 [3, S, S], and their labels.
+    """Images, uint8 [3, S, S] with S = ``image_size``, and their labels.
 
-    Args:
-        images: the images.
-        fields: crop and augmentation of training images.
-        image_size: S, pixels of a side.
-        train: whether to augment the images; otherwise their centres are cropped.
-        seed: of the augmentation.
+    With ``train`` they are cropped and augmented at random, otherwise their centres are cropped.
 
     Raises:
         TrActValueError: ``image_size`` is not positive.
@@ -100,6 +99,10 @@ class StreamDataset(PositionDataset):
         draws = draw_augmentation(1, self.batch_fields, generator)
         return augment(picture_to_tensor(picture)[None], draws)[0].contiguous(), label
 
+    def collate(self, items: Any) -> Any:
+        """Return images, uint8 [B, 3, S, S], and labels, int64 [B]."""
+        return items if isinstance(items, DataError) else default_collate(items)
+
 
 class StreamLoader(DataLoader[Any]):
     """A loader that raises the `DataError` of an image unchanged, even from a worker process."""
@@ -119,21 +122,13 @@ def make_loader(
     dataset: PositionDataset,
     batches: list[list[Position]],
     workers: int,
-    collate: Callable[[Any], Any] | None = None,
 ) -> StreamLoader:
-    """Return a loader of the given batches: images, uint8 [B, 3, S, S], and labels, int64 [B].
-
-    Args:
-        dataset: the images.
-        batches: the positions of each batch.
-        workers: processes that read images; 0 to read them in this process.
-        collate: makes a batch from its items; by default two tensors.
-    """
+    """Return a loader of the given batches; with 0 workers, this process reads the images."""
     return StreamLoader(
         dataset,
         batch_sampler=batches,
         num_workers=workers,
-        collate_fn=collate or _collate,
+        collate_fn=dataset.collate,
         generator=torch.Generator(),  # else the global generator is used
         worker_init_fn=_ignore_signals,
     )
@@ -144,10 +139,6 @@ def _ignore_signals(worker: int) -> None:
     del worker
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-
-
-def _collate(items: Any) -> Any:
-    return items if isinstance(items, DataError) else default_collate(items)
 
 
 def _crop_resized(picture: Any, size: int, seed: int, interpolation: str) -> Any:

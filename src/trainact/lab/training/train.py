@@ -56,16 +56,14 @@ def train(
     """Do the run of a recipe, or the rest of it, and return its record.
 
     A finished run is not repeated. An interrupted run continues from its last checkpoint and gives
-    the same numbers as without the interruption. Under torchrun every rank calls this.
+    the same numbers as without the interruption. Under torchrun every rank calls this. The status
+    of the record is ``diverged`` if the loss became NaN or infinite.
 
     Args:
         recipe: the run.
         root: folder of all runs; the run has a folder below it.
         report: receives the events.
         load: loads the data set from the recipe's data table; ``note`` receives its messages.
-
-    Returns:
-        The record; its ``status`` is ``diverged`` if the loss became NaN or infinite.
 
     Raises:
         TrActError: invalid input, data or weights that have changed since the run started, or a
@@ -169,8 +167,7 @@ class _Run:
     def _report_step(self) -> float:
         """Check the loss, save if it is due, and report the progress.
 
-        Returns:
-            The seconds of saving, which do not count as training time.
+        Returns the seconds of saving, which do not count as training time.
         """
         sums, progress = self._sum_totals(), self.progress
         seconds = self.saver.save_if_due()

@@ -20,12 +20,8 @@ from trainact.lab.schema import build_table
 from trainact.lab.torchvision_import import import_torchvision
 
 __all__ = [
-    "DETECTOR",
-    "FasterRcnnFields",
-    "VggBackbone",
-    "VggHead",
-    "describe_vgg_weights",
-    "make_faster_rcnn",
+    *("DETECTOR", "FasterRcnnFields", "VggBackbone", "VggHead"),
+    *("describe_vgg_weights", "make_faster_rcnn"),
 ]
 
 DETECTOR = "lab:faster-rcnn-vgg16"
@@ -104,13 +100,9 @@ def make_faster_rcnn(
     """Return torchvision's ``FasterRCNN`` with a VGG-16, for images in [0, 1].
 
     In training mode it takes images and targets and returns losses, in evaluation mode it takes
-    images and returns detections. Label 0 is the background.
-
-    Args:
-        num_classes: without the background.
-        image_size: pixels that the short side is scaled to.
-        standard: mean and standard deviation that images are normalised with.
-        arguments: see `FasterRcnnFields`.
+    images and returns detections. Label 0 is the background, which ``num_classes`` excludes.
+    ``image_size`` are the pixels that the short side is scaled to, ``arguments`` those of
+    `FasterRcnnFields`.
 
     Raises:
         TrActValueError: an argument is unknown or out of range.

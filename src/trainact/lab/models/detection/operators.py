@@ -73,16 +73,11 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
 
     The best box is kept and every box that overlaps it by more than the threshold is removed, and
     so on with the best of the rest. Of equal scores the first is better. The arguments are those
-    of ``torchvision.ops.nms``.
+    of ``torchvision.ops.nms``: boxes [N, 4], left, top, right, bottom, and scores [N].
 
     >>> boxes = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 4.0, 5.0], [9.0, 9.0, 12.0, 12.0]])
     >>> nms(boxes, torch.tensor([0.5, 0.9, 0.1]), 0.5).tolist()
     [1, 2]
-
-    Args:
-        boxes: [N, 4], left, top, right, bottom.
-        scores: [N].
-        iou_threshold: largest intersection over union of two boxes that are both kept.
     """
     order = scores.argsort(descending=True, stable=True)
     kept = []
@@ -104,15 +99,9 @@ def roi_align(
 ) -> Tensor:
     """Return regions of feature maps [N, C, H, W], each averaged into a grid: [K, C, P, Q].
 
-    The arguments are those of ``torchvision.ops.roi_align``.
-
-    Args:
-        features: one feature map per image.
-        regions: boxes [L, 4] of each image, or [K, 5] with the index of the image first.
-        output_size: P and Q, or one number for both.
-        spatial_scale: pixels of the feature map per pixel of the image.
-        sampling_ratio: samples per grid cell in each direction; must be positive.
-        aligned: whether pixel centres are at halves.
+    The arguments are those of ``torchvision.ops.roi_align``: regions are boxes [L, 4] of each
+    image, or [K, 5] with the index of the image first, and ``output_size`` is P and Q, or one
+    number for both.
 
     Raises:
         TrActValueError: ``sampling_ratio`` is not positive, which in torchvision means a number

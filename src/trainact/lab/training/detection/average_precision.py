@@ -30,31 +30,19 @@ OVERLAP = 0.5
 
 
 class Detections(NamedTuple):
-    """The detections in one image.
+    """The detections in one image."""
 
-    Attributes:
-        boxes: [N, 4], left, top, right, bottom.
-        labels: int64 [N], from 0.
-        scores: [N].
-    """
-
-    boxes: Tensor
-    labels: Tensor
-    scores: Tensor
+    boxes: Tensor  # [N, 4], left, top, right, bottom
+    labels: Tensor  # int64 [N], from 0
+    scores: Tensor  # [N]
 
 
 class Matches(NamedTuple):
-    """The detections of one class in one image, without those of difficult objects.
+    """The detections of one class in one image, without those of difficult objects."""
 
-    Attributes:
-        scores: [N].
-        correct: bool [N].
-        objects: number of objects that are not difficult.
-    """
-
-    scores: Tensor
-    correct: Tensor
-    objects: int
+    scores: Tensor  # [N]
+    correct: Tensor  # bool [N]
+    objects: int  # that are not difficult
 
 
 def average_over_classes(
@@ -62,11 +50,7 @@ def average_over_classes(
 ) -> float:
     """Return the mean average precision, in [0, 1], over the classes that have objects.
 
-    Args:
-        found: the detections of each image.
-        true: the objects of each image, in the same order.
-        num_classes: labels are below this.
-        rule: that of VOC2007 or of later years.
+    ``found`` and ``true`` are the detections and the objects of each image, in the same order.
 
     Raises:
         TrActValueError: the numbers of images differ, or every object is difficult.
@@ -109,15 +93,10 @@ def match_objects(found: Detections, true: Objects, label: int) -> Matches:
 
 
 def compute_area(correct: Tensor, objects: int, rule: Rule) -> float:
-    """Return the average precision of one class.
+    """Return the average precision of a class; ``correct``, bool [N], is sorted by score.
 
     >>> compute_area(torch.tensor([True, False]), 2, "all-point")
     0.5
-
-    Args:
-        correct: bool [N], for each detection, best score first.
-        objects: number of objects.
-        rule: that of VOC2007 or of later years.
     """
     hits = correct.long().cumsum(0)
     precision = hits.double() / torch.arange(1, len(correct) + 1)

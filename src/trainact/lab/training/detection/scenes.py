@@ -15,7 +15,7 @@ from trainact.lab.recipes.recipe import DataFields
 from trainact.lab.training.batches import Batches, Place
 from trainact.lab.training.stream import Position, PositionDataset, make_loader
 
-__all__ = ["DetectionBatches", "DetectionShare", "SceneDataset", "make_target", "read_scenes"]
+__all__ = ["DetectionBatches", "DetectionShare", "SceneDataset", "make_target"]
 
 Scene = tuple[Tensor, Objects]
 """An image, uint8 [3, H, W], and its objects."""
@@ -65,17 +65,6 @@ def make_target(objects: Objects, device: torch.device) -> dict[str, Tensor]:
     return {"boxes": easy.boxes.to(device), "labels": easy.labels.to(device) + 1}
 
 
-def read_scenes(
-    dataset: SceneDataset, batches: list[list[Position]], workers: int
-) -> Iterator[list[Scene]]:
-    """Yield the given batches."""
-    yield from make_loader(dataset, batches, workers, _keep)
-
-
-def _keep(items: Any) -> Any:
-    return items
-
-
 class DetectionBatches(Batches):
     """The training batches of one rank."""
 
@@ -98,7 +87,7 @@ class DetectionBatches(Batches):
         ]
         device = self.place.device
         for batch, scenes in zip(
-            batches, read_scenes(self.scenes, shares, self.fields.workers), strict=True
+            batches, make_loader(self.scenes, shares, self.fields.workers), strict=True
         ):
             images = [pixels.to(device).float() / 255 for pixels, _ in scenes]
             targets = [make_target(objects, device) for _, objects in scenes]

@@ -22,13 +22,9 @@ from trainact.lab.models.pretrained import LoadedWeights
 from trainact.lab.recipes.recipe import Recipe
 from trainact.lab.training.batches import Batches
 from trainact.lab.training.detection.average_precision import Detections, average_over_classes
-from trainact.lab.training.detection.scenes import (
-    DetectionBatches,
-    DetectionShare,
-    SceneDataset,
-    read_scenes,
-)
+from trainact.lab.training.detection.scenes import DetectionBatches, DetectionShare, SceneDataset
 from trainact.lab.training.session import Session
+from trainact.lab.training.stream import make_loader
 
 __all__ = ["DetectionSession", "evaluate_detector"]
 
@@ -126,7 +122,7 @@ def evaluate_detector(
     found: list[Detections] = []
     scenes = SceneDataset(images, train=False, flip=False, seed=0)
     with accelerator.autocast():
-        for batch in read_scenes(scenes, batches, workers):
+        for batch in make_loader(scenes, batches, workers):
             pixels = [image.to(accelerator.device).float() / 255 for image, _ in batch]
             for output in network(pixels):
                 boxes, scores = (output[key].float().cpu() for key in ("boxes", "scores"))
