@@ -11,9 +11,8 @@ import torch
 
 from trainact.lab.data import load_data
 from trainact.lab.recipes.recipe import Recipe, change_recipe
-from trainact.lab.training.classifier import sum_losses
 from trainact.lab.training.machine import start_machine
-from trainact.lab.training.session import Session
+from trainact.lab.training.session import Session, sum_losses
 
 HERE = Path(__file__).parent
 QUICK: dict[str, Any] = {

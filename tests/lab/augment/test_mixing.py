@@ -15,9 +15,8 @@ from trainact.lab.data.storage import store_images
 from trainact.lab.recipes.recipe import DataFields, OptimizerFields
 from trainact.lab.torchvision_import import import_torchvision
 from trainact.lab.training.batches import Batches, Place
-from trainact.lab.training.classifier import sum_losses
 from trainact.lab.training.machine import start_machine
-from trainact.lab.training.session import Session
+from trainact.lab.training.session import Session, sum_losses
 
 import_torchvision()
 from timm.data.mixup import Mixup, mixup_target  # noqa: E402

@@ -11,18 +11,7 @@ import torch
 from torch import Tensor
 
 from trainact.errors import TrActValueError
-from trainact.lab.augment.colour import (
-    adjust_brightness,
-    adjust_colour,
-    adjust_contrast,
-    adjust_sharpness,
-    equalize,
-    invert,
-    posterize,
-    solarize,
-    stretch_contrast,
-)
-from trainact.lab.augment.warp import rotate, shear_x, shear_y, translate_x, translate_y
+from trainact.lab.augment import colour, warp
 
 __all__ = ["CIFAR10_POLICY", "OPERATIONS", "Operation", "apply_policy", "find_probabilities"]
 
@@ -37,26 +26,30 @@ class Operation(NamedTuple):
 
 
 OPERATIONS: dict[str, Operation] = {
-    "shear x": Operation(lambda images, step: shear_x(images, 0.3 * step / 9), True),
-    "shear y": Operation(lambda images, step: shear_y(images, 0.3 * step / 9), True),
+    "shear x": Operation(lambda images, step: warp.shear_x(images, 0.3 * step / 9), True),
+    "shear y": Operation(lambda images, step: warp.shear_y(images, 0.3 * step / 9), True),
     "translate x": Operation(
-        lambda images, step: translate_x(images, LARGEST_SHIFT * images.shape[3] * step / 9), True
+        lambda images, step: warp.translate_x(images, LARGEST_SHIFT * images.shape[3] * step / 9),
+        True,
     ),
     "translate y": Operation(
-        lambda images, step: translate_y(images, LARGEST_SHIFT * images.shape[2] * step / 9), True
+        lambda images, step: warp.translate_y(images, LARGEST_SHIFT * images.shape[2] * step / 9),
+        True,
     ),
-    "rotate": Operation(lambda images, step: rotate(images, 30 * step / 9), True),
-    "brightness": Operation(adjust_brightness, True),
-    "colour": Operation(adjust_colour, True),
-    "contrast": Operation(adjust_contrast, True),
-    "sharpness": Operation(adjust_sharpness, True),
+    "rotate": Operation(lambda images, step: warp.rotate(images, 30 * step / 9), True),
+    "brightness": Operation(colour.adjust_brightness, True),
+    "colour": Operation(colour.adjust_colour, True),
+    "contrast": Operation(colour.adjust_contrast, True),
+    "sharpness": Operation(colour.adjust_sharpness, True),
     "posterize": Operation(
-        lambda images, step: posterize(images, 8 - torch.round(4 * step / 9).long()), False
+        lambda images, step: colour.posterize(images, 8 - torch.round(4 * step / 9).long()), False
     ),
-    "solarize": Operation(lambda images, step: solarize(images, 255 * (9 - step) / 9), False),
-    "autocontrast": Operation(lambda images, _: stretch_contrast(images), False),
-    "equalize": Operation(lambda images, _: equalize(images), False),
-    "invert": Operation(lambda images, _: invert(images), False),
+    "solarize": Operation(
+        lambda images, step: colour.solarize(images, 255 * (9 - step) / 9), False
+    ),
+    "autocontrast": Operation(lambda images, _: colour.stretch_contrast(images), False),
+    "equalize": Operation(lambda images, _: colour.equalize(images), False),
+    "invert": Operation(lambda images, _: colour.invert(images), False),
 }
 
 Choice = tuple[str, float, int]

@@ -8,15 +8,8 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "adjust_brightness",
-    "adjust_colour",
-    "adjust_contrast",
-    "adjust_sharpness",
-    "equalize",
-    "invert",
-    "posterize",
-    "solarize",
-    "stretch_contrast",
+    *("adjust_brightness", "adjust_colour", "adjust_contrast", "adjust_sharpness"),
+    *("equalize", "invert", "posterize", "solarize", "stretch_contrast"),
 ]
 
 

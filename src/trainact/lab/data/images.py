@@ -11,15 +11,8 @@ from torch import Tensor
 from trainact.errors import TrActValueError
 
 __all__ = [
-    "DataError",
-    "ImageData",
-    "ImageStream",
-    "ImageTensor",
-    "Images",
-    "Note",
-    "Standard",
-    "compute_fingerprint",
-    "hash_tensor",
+    *("DataError", "ImageData", "ImageStream", "ImageTensor", "Images", "Note", "Standard"),
+    *("compute_fingerprint", "hash_tensor"),
 ]
 
 Note = Callable[[str], None]

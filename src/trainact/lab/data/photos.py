@@ -19,14 +19,8 @@ from trainact.lab.data.images import DataError, ImageTensor
 __all__ = ["CLASSES", "TEST_CROPS", "TRAIN_CROPS", "draw_crops"]
 
 FILES = (
-    "astronaut.png",
-    "chelsea.png",
-    "coffee.png",
-    "hubble_deep_field.jpg",
-    "ihc.png",
-    "motorcycle_left.png",
-    "retina.jpg",
-    "rocket.jpg",
+    *("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg"),
+    *("ihc.png", "motorcycle_left.png", "retina.jpg", "rocket.jpg"),
 )
 CLASSES = tuple(name.split(".")[0] for name in FILES)
 PARTS = ("train", "test", "held-out")

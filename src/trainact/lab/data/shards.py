@@ -135,16 +135,11 @@ def _find_part(file: Path) -> str:
 
 
 def _make_stream(files: Sequence[Path]) -> ImageStream:
-    items: list[ShardItem] = []
-    labels: list[int] = []
-    for shard, file in enumerate(files):
-        for item, label in _index(shard, file):
-            items.append(item)
-            labels.append(label)
-    if not items:
+    rows = [row for shard, file in enumerate(files) for row in _index(shard, file)]
+    if not rows:
         raise DataError(f"{files[0]} and {len(files) - 1} more contain no image. {LAYOUT}")
-    reader = ShardReader(tuple(map(str, files)))
-    return ImageStream(reader, tuple(items), torch.tensor(labels, dtype=torch.int64))
+    items, labels = zip(*rows, strict=True)
+    return ImageStream(ShardReader(tuple(map(str, files))), items, torch.tensor(labels))
 
 
 def _index(shard: int, file: Path) -> list[tuple[ShardItem, int]]:

@@ -21,12 +21,8 @@ from trainact.lab.recipes.recipe import ModelFields
 from trainact.lab.torchvision_import import import_torchvision
 
 __all__ = [
-    "LoadedWeights",
-    "find_weights",
-    "hash_file",
-    "load_weights",
-    "open_weights",
-    "read_weights",
+    *("LoadedWeights", "find_weights", "hash_file"),
+    *("load_weights", "open_weights", "read_weights"),
 ]
 
 WRAPPERS = ("model", "state_dict")  # keys of the weights in checkpoints of training scripts

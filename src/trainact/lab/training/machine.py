@@ -14,11 +14,8 @@ from trainact.lab.ranks import count_ranks
 from trainact.lab.recipes.recipe import RunFields
 
 __all__ = [
-    "allow_unused_parameters",
-    "find_exact_dtype",
-    "start_machine",
-    "start_tracker",
-    "sum_over_ranks",
+    *("allow_unused_parameters", "find_exact_dtype", "start_machine"),
+    *("start_tracker", "sum_over_ranks"),
 ]
 
 

@@ -1,11 +1,13 @@
-"""A run in memory: the network, its optimizers and its batches."""
+"""A run in memory: the network, its optimizers and its batches; the loss of a classifier."""
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast, gather_object
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -16,10 +18,19 @@ from trainact.lab.metric import ACCURACY, Metric
 from trainact.lab.models.build import build_recipe_model, hash_weights, load_initial_weights
 from trainact.lab.models.pretrained import LoadedWeights
 from trainact.lab.randomness import capture_states, restore_states, seed_everything
-from trainact.lab.recipes.recipe import Recipe
-from trainact.lab.training.batches import Batches, EvaluationBatches, Place, measure_standard
-from trainact.lab.training.classifier import evaluate_classifier, sum_losses
-from trainact.lab.training.machine import allow_unused_parameters
+from trainact.lab.recipes.recipe import OptimizerFields, Recipe
+from trainact.lab.training.batches import (
+    Batches,
+    EvaluationBatches,
+    Place,
+    Share,
+    measure_standard,
+)
+from trainact.lab.training.machine import (
+    allow_unused_parameters,
+    find_exact_dtype,
+    sum_over_ranks,
+)
 from trainact.lab.training.optimizers import (
     Stepper,
     find_first_parameters,
@@ -29,24 +40,19 @@ from trainact.lab.training.optimizers import (
 )
 from trainact.lab.training.resume_checks import check_data
 
-__all__ = ["Session"]
+__all__ = ["Session", "count_correct", "evaluate_classifier", "sum_losses"]
 
 
 class Session:
     """Trains and evaluates a classifier; subclasses do the same for other networks.
 
     It takes steps and returns what it measured, but does not know how many it has taken: that is in
-    `Progress`.
-
-    Attributes:
-        metric: the metric of the run; ``counts`` names the totals that a record keeps.
-        weights: what was loaded from the recipe's file of initial weights, if it has one.
-        network: the model itself; ``model`` is the same behind DDP, autocast and the compiler.
-        average: the exponential moving average of the network, if the recipe has one.
+    `Progress`. ``network`` is the model itself, ``model`` the same behind DDP, autocast and the
+    compiler, and ``average`` its exponential moving average, if the recipe has one.
     """
 
     metric: Metric = ACCURACY
-    counts: tuple[str, ...] = ("correct", "seen")
+    counts: tuple[str, ...] = ("correct", "seen")  # the totals that a record keeps
 
     def __init__(self, recipe: Recipe, data: Any, accelerator: Accelerator) -> None:
         self.recipe, self.data, self.accelerator = recipe, data, accelerator
@@ -219,3 +225,60 @@ class Session:
         self.initial_weights = state["initial_weights"]
         if len(state["randomness"]) == self.place.ranks:
             restore_states(state["randomness"][self.place.rank])
+
+
+def sum_losses(logits: Tensor, labels: Tensor, fields: OptimizerFields) -> Tensor:
+    """Return the training loss of logits [N, classes], summed over images.
+
+    Labels are int64 [N], or for mixed images the share of each class, [N, classes]. The binary loss
+    replaces every share above 0 by 1, as DeiT-III does.
+    """
+    if fields.loss == "binary":
+        if labels.ndim == 1:
+            labels = F.one_hot(labels, logits.shape[1])
+        present = (labels > 0).float()
+        return F.binary_cross_entropy_with_logits(logits, present, reduction="none").mean(1).sum()
+    smoothing = fields.label_smoothing
+    return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+
+
+@torch.no_grad()
+def evaluate_classifier(
+    network: nn.Module, batches: Iterable[Share], accelerator: Accelerator
+) -> dict[str, float]:
+    """Return the mean test loss and how many images are seen, correct, and correct in the top 5.
+
+    Every rank first receives the buffers of rank 0, such as the statistics of batch norm.
+    """
+    if accelerator.num_processes > 1:
+        for buffer in network.buffers():
+            buffer.copy_(broadcast(buffer, from_process=0))
+    was_training = network.training
+    network.eval()
+    device = accelerator.device
+    totals = torch.zeros(4, dtype=find_exact_dtype(device), device=device)
+    with accelerator.autocast():
+        for images, labels in batches:
+            logits = network(images).float()
+            loss = F.cross_entropy(logits, labels, reduction="sum")
+            seen = torch.tensor(len(labels), device=device)
+            totals += torch.stack([loss, *count_correct(logits, labels), seen])
+    network.train(was_training)
+    loss_sum, correct, top5, count = sum_over_ranks(accelerator, totals)
+    return {
+        "test_loss": loss_sum / count,
+        "test_correct": int(correct),
+        "test_top5": int(top5),
+        "test_seen": int(count),
+    }
+
+
+def count_correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how many images have their label in the top 1 and in the top 5.
+
+    >>> logits = torch.tensor([[0.1, 0.9, 0.0, 0.2, 0.3, 0.4]]).expand(2, -1)
+    >>> [int(count) for count in count_correct(logits, torch.tensor([1, 2]))]
+    [1, 1]
+    """
+    best = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
+    return best[:, 0].sum(), best.sum()

@@ -144,8 +144,8 @@ def _ignore_signals(worker: int) -> None:
 def _crop_resized(picture: Any, size: int, seed: int, interpolation: str) -> Any:
     """Crop a random area of a PIL image and resize it to a square."""
     import_torchvision()
-    from torchvision.transforms import InterpolationMode, RandomResizedCrop
-    from torchvision.transforms.functional import resized_crop
+    from torchvision.transforms import RandomResizedCrop
+    from torchvision.transforms.functional import InterpolationMode, resized_crop
 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the GPUs too
@@ -157,8 +157,7 @@ def _crop_resized(picture: Any, size: int, seed: int, interpolation: str) -> Any
 def _crop_padded(picture: Any, size: int, fields: DataFields, generator: torch.Generator) -> Any:
     """Resize the short side of a PIL image to ``size``, pad it, and crop a random square."""
     import_torchvision()
-    from torchvision.transforms import InterpolationMode
-    from torchvision.transforms.functional import crop, pad, resize
+    from torchvision.transforms.functional import InterpolationMode, crop, pad, resize
 
     mode = "constant" if fields.crop_fill == "black" else "reflect"
     picture = resize(picture, [size], InterpolationMode(fields.interpolation))
@@ -172,7 +171,6 @@ def _crop_padded(picture: Any, size: int, fields: DataFields, generator: torch.G
 def _crop_centre(picture: Any, larger: int, size: int, interpolation: str) -> Any:
     """Resize the short side of a PIL image to ``larger`` and crop the central square."""
     import_torchvision()
-    from torchvision.transforms import InterpolationMode
-    from torchvision.transforms.functional import center_crop, resize
+    from torchvision.transforms.functional import InterpolationMode, center_crop, resize
 
     return center_crop(resize(picture, [larger], InterpolationMode(interpolation)), [size])

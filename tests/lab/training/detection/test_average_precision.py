@@ -96,8 +96,8 @@ def test_an_image_is_matched_by_hand():
 
 def test_half_an_overlap_is_enough():
     true = show((square(0), 0))
-    assert match_objects(find(([0, 0, 10, 5], 0, 1.0)), true, 0).right.tolist() == [True]
-    assert match_objects(find(([0, 0, 10, 4.9], 0, 1.0)), true, 0).right.tolist() == [False]
+    assert match_objects(find(([0, 0, 10, 5], 0, 1.0)), true, 0).correct.tolist() == [True]
+    assert match_objects(find(([0, 0, 10, 4.9], 0, 1.0)), true, 0).correct.tolist() == [False]
 
 
 def test_a_difficult_object_is_neither_found_nor_missed():
@@ -114,7 +114,7 @@ def test_a_difficult_object_is_neither_found_nor_missed():
 def test_a_detection_belongs_to_the_object_that_it_overlaps_most():
     """It overlaps the difficult one by 90/110 and the other by 60/140: it does not count."""
     true = show(([1, 0, 11, 10], 0, True), ([4, 0, 14, 10], 0))
-    assert match_objects(find((square(0), 0, 1.0)), true, 0).right.tolist() == []
+    assert match_objects(find((square(0), 0, 1.0)), true, 0).correct.tolist() == []
 
 
 def test_classes_are_averaged_and_those_without_objects_left_out():

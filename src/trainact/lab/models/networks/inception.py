@@ -41,13 +41,7 @@ def _make_reduction(in_channels: int, *stack: int, single: int) -> Concat:
 
 
 def _make_google_cell(
-    in_channels: int,
-    one: int,
-    before_three: int,
-    three: int,
-    before_five: int,
-    five: int,
-    pooled: int,
+    in_channels: int, one: int, three: tuple[int, int], five: tuple[int, int], pooled: int
 ) -> Concat:
     """Return GoogLeNet's four branches, with two 3 x 3 instead of the 5 x 5.
 
@@ -56,11 +50,11 @@ def _make_google_cell(
     """
     return Concat(
         make_convs(in_channels, (one, 1), bias=True),
-        make_convs(in_channels, (before_three, 1), (three, 3), bias=True),
+        make_convs(in_channels, (three[0], 1), (three[1], 3), bias=True),
         nn.Sequential(
-            ConvNorm(in_channels, before_five, 1, bias=True),
-            ConvNorm(before_five, five, 3, bias=True, eps=five),
-            ConvNorm(five, five, 3, bias=True),
+            ConvNorm(in_channels, five[0], 1, bias=True),
+            ConvNorm(*five, 3, bias=True, eps=five[1]),
+            ConvNorm(five[1], five[1], 3, bias=True),
         ),
         make_convs(in_channels, (pooled, 1), pool=nn.MaxPool2d(3, 1, padding=1), bias=True),
     )
@@ -76,17 +70,17 @@ class GoogLeNet(nn.Sequential):
         self.stem = make_convs(in_channels, (64, 3), (64, 3), (192, 3))
         self.cells = nn.Sequential(
             nn.MaxPool2d(3, 2, padding=1),
-            _make_google_cell(192, 64, 96, 128, 16, 32, 32),
-            _make_google_cell(256, 128, 128, 192, 32, 96, 64),
+            _make_google_cell(192, 64, (96, 128), (16, 32), 32),
+            _make_google_cell(256, 128, (128, 192), (32, 96), 64),
             nn.MaxPool2d(3, 2, padding=1),
-            _make_google_cell(480, 192, 96, 208, 16, 48, 64),
-            _make_google_cell(512, 160, 112, 224, 24, 64, 64),
-            _make_google_cell(512, 128, 128, 256, 24, 64, 64),
-            _make_google_cell(512, 112, 144, 288, 32, 64, 64),
-            _make_google_cell(528, 256, 160, 320, 32, 128, 128),
+            _make_google_cell(480, 192, (96, 208), (16, 48), 64),
+            _make_google_cell(512, 160, (112, 224), (24, 64), 64),
+            _make_google_cell(512, 128, (128, 256), (24, 64), 64),
+            _make_google_cell(512, 112, (144, 288), (32, 64), 64),
+            _make_google_cell(528, 256, (160, 320), (32, 128), 128),
             nn.MaxPool2d(3, 2, padding=1),
-            _make_google_cell(832, 256, 160, 320, 32, 128, 128),
-            _make_google_cell(832, 384, 192, 384, 48, 128, 128),
+            _make_google_cell(832, 256, (160, 320), (32, 128), 128),
+            _make_google_cell(832, 384, (192, 384), (48, 128), 128),
         )
         self.head = make_head(1024, num_classes, dropout=dropout)
 

@@ -38,6 +38,9 @@ class BlockOptions:
     relu: bool = True  # whether ReLU follows the sum
 
 
+Layers = list[nn.Module]
+
+
 class SqueezeExcite(nn.Module):
     """Multiply each channel by a gate in (0, 1), computed from the averages of all channels."""
 
@@ -63,14 +66,14 @@ class ResidualBlock(nn.Module):
 
     def __init__(
         self,
-        branch: list[nn.Module],
         in_channels: int,
-        out_channels: int,
-        stride: int,
-        options: BlockOptions,
+        width: int,
+        stride: int = 1,
+        options: BlockOptions = BlockOptions(),  # noqa: B008  (frozen)
     ) -> None:
         super().__init__()
-        self.branch = nn.Sequential(*branch)
+        out_channels = self.expansion * width
+        self.branch = nn.Sequential(*self._make_branch(in_channels, width, stride, options))
         if options.reduction is not None:
             self.branch.append(SqueezeExcite(out_channels, options.reduction))
         self.shortcut: nn.Module = nn.Identity()
@@ -79,6 +82,10 @@ class ResidualBlock(nn.Module):
             self.shortcut = ConvNorm(in_channels, out_channels, 1, stride=stride, **kinds)
         self.survival, self.relu = options.survival, options.relu
         self.skips_parameters = options.survival < 1  # used when ranks average gradients
+
+    @staticmethod
+    def _make_branch(in_channels: int, width: int, stride: int, options: BlockOptions) -> Layers:
+        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [N, out_channels, H / stride, W / stride] of x [N, in_channels, H, W]."""
@@ -104,19 +111,13 @@ class BasicBlock(ResidualBlock):
 
     expansion = 1
 
-    def __init__(
-        self,
-        in_channels: int,
-        width: int,
-        stride: int = 1,
-        options: BlockOptions = BlockOptions(),  # noqa: B008  (frozen)
-    ) -> None:
+    @staticmethod
+    def _make_branch(in_channels: int, width: int, stride: int, options: BlockOptions) -> Layers:
         last = nn.Identity if options.reduction is None else nn.ReLU
-        branch: list[nn.Module] = [
+        return [
             ConvNorm(in_channels, width, stride=stride, bias=options.bias),
             ConvNorm(width, width, bias=options.bias, activation=last),
         ]
-        super().__init__(branch, in_channels, width, stride, options)
 
 
 class Bottleneck(ResidualBlock):
@@ -124,22 +125,16 @@ class Bottleneck(ResidualBlock):
 
     expansion = 4
 
-    def __init__(
-        self,
-        in_channels: int,
-        width: int,
-        stride: int = 1,
-        options: BlockOptions = BlockOptions(),  # noqa: B008  (frozen)
-    ) -> None:
+    @staticmethod
+    def _make_branch(in_channels: int, width: int, stride: int, options: BlockOptions) -> Layers:
         groups, bias = options.groups, options.bias
         last = nn.Identity if options.reduction is None else nn.ReLU
         inner = groups * (options.group_width * width // 64)
-        branch: list[nn.Module] = [
+        return [
             ConvNorm(in_channels, inner, 1, groups=groups, bias=bias),
             ConvNorm(inner, inner, 3, stride=stride, groups=groups, bias=bias),
-            ConvNorm(inner, self.expansion * width, 1, bias=bias, activation=last),
+            ConvNorm(inner, 4 * width, 1, bias=bias, activation=last),
         ]
-        super().__init__(branch, in_channels, self.expansion * width, stride, options)
 
 
 class ResNet(nn.Sequential):
