@@ -137,7 +137,7 @@ def test_scores_rank_over_all_images():
 def test_what_cannot_be_judged_is_refused():
     with pytest.raises(TrActValueError, match="1 images have detections and 2 have objects"):
         average_over_classes([find()], [show(), show()], 1, "11-point")
-    with pytest.raises(TrActValueError, match="no class has an object that is not difficult"):
+    with pytest.raises(TrActValueError, match="no image has an object that is not difficult"):
         average_over_classes([find()], [show((square(0), 0, True))], 1, "11-point")
 
 
