@@ -38,11 +38,7 @@ def replace_atomically(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all.
-
-    Raises:
-        StorageError: the file cannot be written; an earlier file of that name is kept.
-    """
+    """Write a file whole or not at all, as ``replace_atomically`` does."""
     with replace_atomically(path) as temporary:
         temporary.write_bytes(content)
 

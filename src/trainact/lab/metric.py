@@ -7,17 +7,11 @@ __all__ = ["ACCURACY", "MEAN_AVERAGE_PRECISION", "Metric", "read_metric", "read_
 
 
 class Metric(NamedTuple):
-    """A metric that every epoch of a record has.
+    """A metric that every epoch of a record has."""
 
-    Attributes:
-        name: as tables show it.
-        field: key of its value in an epoch.
-        over: key of the number to divide the value by; empty if the value is a fraction of 1.
-    """
-
-    name: str
-    field: str
-    over: str = ""
+    name: str  # as tables show it
+    field: str  # key of its value in an epoch
+    over: str = ""  # key of the number to divide by; empty if the value is a fraction of 1
 
 
 ACCURACY = Metric("accuracy", "test_correct", "test_seen")

@@ -11,5 +11,5 @@ def count_ranks() -> int:
 
 
 def is_first_rank() -> bool:
-    """Return whether this process is the one that speaks, alone or under torchrun."""
+    """Return whether this process prints and writes files: the only one, or rank 0."""
     return count_ranks() == 1 or os.environ.get("RANK", "0") == "0"

@@ -5,6 +5,7 @@ import functools
 import tomllib
 import types
 import typing
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from trainact.errors import TrActTypeError, TrActValueError
@@ -12,10 +13,22 @@ from trainact.lab.text import describe_unknown
 
 __all__ = [
     "build_table",
+    "check_known",
     "parse_positive_numbers",
     "parse_value",
     "parse_whole_numbers",
 ]
+
+
+def check_known(names: Iterable[str], known: Iterable[str], kind: str) -> None:
+    """Raise TrActValueError for the first name that is not known, with similar names."""
+    known = list(known)
+    for name in names:
+        if name not in known:
+            raise TrActValueError(describe_unknown(name, known, kind))
+
+
+_get_type_hints = functools.cache(typing.get_type_hints)
 
 
 def build_table(cls: type, table: dict[str, Any], where: str) -> Any:
@@ -27,10 +40,8 @@ def build_table(cls: type, table: dict[str, Any], where: str) -> Any:
     """
     if not isinstance(table, dict):
         raise TrActTypeError(f"{where} must hold keys and values; got {table!r}.")
-    hints = _read_hints(cls)
-    for key in table:
-        if key not in hints:
-            raise TrActValueError(describe_unknown(key, hints, f"key of {where}"))
+    hints = _get_type_hints(cls)
+    check_known(table, hints, f"key of {where}")
     values = {key: _convert(value, hints[key], f"{where}, {key}") for key, value in table.items()}
     missing = [
         field.name
@@ -42,11 +53,6 @@ def build_table(cls: type, table: dict[str, Any], where: str) -> Any:
     if missing:
         raise TrActValueError(f"{where} lacks {', '.join(missing)}.")
     return cls(**values)
-
-
-@functools.cache
-def _read_hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
 
 
 def parse_value(text: str) -> Any:
@@ -109,12 +115,10 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
             )
         return value
     if origin is tuple:
-        items = value
+        items = [value] if isinstance(value, int | float) else value
         if isinstance(value, str):
             items = value.split(",")
             items = items if inner[0] is str else [parse_value(item) for item in items]
-        elif isinstance(value, int | float):
-            items = [value]
         if not isinstance(items, list | tuple):
             raise TrActTypeError(f"{where} takes a list; got {value!r}.")
         return tuple(_convert(item, inner[0], where) for item in items)

@@ -72,3 +72,10 @@ def test_times_are_shown_for_the_devices_that_suit(name, columns, capsys):
     cli.main(["show", name])
     (head,) = [line for line in capsys.readouterr().out.splitlines() if "one run of" in line]
     assert " ".join(head.split("multiply-adds")[1].split()) == " ".join(columns.split())
+
+
+def test_the_papers_arms_have_their_titles_where_the_recipe_calls_its_arm_tract(capsys):
+    cli.main(["show", "deit3-vit-s"])
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "# TrAct λ=0.1 400 top1 81.50" in lines
+    assert "# TrAct λ=0.2 800 top1 82.18" in lines

@@ -15,7 +15,7 @@ from trainact.lab.ranks import is_first_rank
 from trainact.lab.recipes.recipe import DataFields
 from trainact.lab.records.failures import read_failure
 from trainact.lab.running import runner
-from trainact.lab.running.display import Lines, Silence
+from trainact.lab.running.display import Display, Lines
 from trainact.lab.running.plan import PlannedRun, place_runs
 from trainact.lab.running.runner import cache_data, run_all
 
@@ -28,7 +28,7 @@ def run(tmp_path, monkeypatch):
 
     def do(**changes):
         runs = place_runs([make_quick(**changes)], tmp_path)
-        [result] = run_all(runs, 2, Silence())
+        [result] = run_all(runs, 2, Display())
         return result
 
     return do

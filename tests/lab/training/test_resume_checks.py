@@ -12,7 +12,7 @@ from trainact.lab.data.images import DataError
 from trainact.lab.recipes.recipe import change_recipe
 from trainact.lab.records.record import RunFolder
 from trainact.lab.running import runner
-from trainact.lab.running.display import Silence
+from trainact.lab.running.display import Display
 from trainact.lab.running.plan import place_runs
 from trainact.lab.running.runner import run_all
 from trainact.lab.training import train as train_module
@@ -61,14 +61,14 @@ def test_data_that_changed_since_the_run_began_are_refused(recipe, tmp_path, mon
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_data_that_changed_since_the_run_ended_are_refused(recipe, tmp_path, jobs):
     runs = place_runs([recipe], tmp_path)
-    [first] = run_all(runs, 1, Silence())
+    [first] = run_all(runs, 1, Display())
     assert first.failure is None
     save_images(tmp_path / "set.npz", 1)
-    [second] = run_all(runs, jobs, Silence())
+    [second] = run_all(runs, jobs, Display())
     assert second.record is None
     assert "is not the data set that this run started with" in second.failure
     save_images(tmp_path / "set.npz", 0)
-    [third] = run_all(runs, jobs, Silence())
+    [third] = run_all(runs, jobs, Display())
     assert third.failure is None
     assert third.record["seconds"] == first.record["seconds"]
 
@@ -101,7 +101,7 @@ def test_data_with_which_no_run_could_begin_give_no_record_back(tmp_path):
     shutil.rmtree(folder / "train" / "b")
     with pytest.raises(DataError, match="the recipe is for 2"):
         train(recipe, tmp_path, ignore)
-    [result] = run_all(place_runs([recipe], tmp_path), 1, Silence())
+    [result] = run_all(place_runs([recipe], tmp_path), 1, Display())
     assert "the recipe is for 2" in result.failure
 
 
@@ -128,14 +128,14 @@ def test_a_record_outlives_a_disk_to_which_links_lead(tmp_path):
 
 def test_a_place_that_cannot_be_read_is_no_reason_to_refuse_a_record(recipe, tmp_path, monkeypatch):
     runs = place_runs([recipe], tmp_path)
-    run_all(runs, 1, Silence())
+    run_all(runs, 1, Display())
 
     def refuse(fields, note):
         raise PermissionError("not yours")
 
     monkeypatch.setattr(runner, "load_data", refuse)
     for jobs in (1, 2):
-        [result] = run_all(runs, jobs, Silence())
+        [result] = run_all(runs, jobs, Display())
         assert result.failure is None
 
 

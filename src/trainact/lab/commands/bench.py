@@ -16,35 +16,27 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
-    parser.add_argument(
-        "--sections",
-        default=",".join(SECTIONS),
-        help="what to measure: any of layer,step,growth (default all)",
-    )
-    parser.add_argument(
-        "--zoo",
-        action="store_true",
-        help="measure a training step of the 36 networks of the CIFAR-100 table instead; "
-        "repeat the command to continue",
-    )
-    parser.add_argument("--only", default="", help="measure only cases whose name contains this")
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:1, ...")
-    parser.add_argument("--dtype", default="float32", choices=list(DTYPES))
-    parser.add_argument("--compile", action="store_true", help="use torch.compile")
-    parser.add_argument(
-        "--quick", action="store_true", help="fewer rounds and two points per growth curve"
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("bench"),
-        help="folder of the record and plots (default bench)",
-    )
+    add = parser.add_argument
+    add("--sections", default=",".join(SECTIONS), help="what to measure (default: %(default)s)")
+    add("--zoo", action="store_true", help="measure a training step of the 36 networks of the "
+        "CIFAR-100 table instead; repeat the command to continue")  # fmt: skip
+    add("--only", default="", metavar="TEXT", help="measure only cases whose name contains this")
+    add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: %(default)s)")
+    add("--dtype", default="float32", choices=list(DTYPES),
+        help="of weights and images (default: %(default)s)")  # fmt: skip
+    add("--compile", action="store_true", help="use torch.compile")
+    add("--quick", action="store_true", help="fewer rounds and two points per growth curve")
+    add("--out", type=Path, default=Path("bench"), metavar="FOLDER",
+        help="folder of the record and plots (default: %(default)s)")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, write the record and the plots, and print the tables."""
-    sections = _check_sections(arguments.sections)
+    sections = [name.strip() for name in arguments.sections.split(",") if name.strip()]
+    if not sections or not set(sections) <= set(SECTIONS):
+        raise TrActValueError(
+            f"--sections {arguments.sections!r}: use one or more of {', '.join(SECTIONS)}."
+        )
     bench = Bench(
         arguments.out,
         Console(),
@@ -59,14 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         bench.measure(sections)
     return 0
-
-
-def _check_sections(text: str) -> list[str]:
-    sections = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in sections if name not in SECTIONS]
-    if unknown or not sections:
-        raise TrActValueError(f"--sections {text!r}: use one or more of {', '.join(SECTIONS)}.")
-    return sections
 
 
 def _check_device(name: str) -> torch.device:

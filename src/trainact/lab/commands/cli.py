@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import trainact
 from trainact.errors import TrActError, TrActValueError
@@ -19,27 +19,19 @@ from trainact.lab.ranks import is_first_rank
 __all__ = ["main", "start"]
 
 
-class Command(NamedTuple):
-    """The extra that a command needs, and its summary."""
-
-    extra: str
-    summary: str
-
-
 COMMANDS = {
-    "compare": Command("lab", "train with and without TrAct, and compare"),
-    "run": Command("lab", "do the runs of a recipe"),
-    "tune": Command("lab", "tune a recipe for plain training on held-out images"),
-    "collect": Command("lab", "collect the records of runs in one file per experiment"),
-    "report": Command("lab", "write pages from the records of runs"),
-    "ls": Command("lab", "list the recipes with their runs and cost"),
-    "show": Command("lab", "show a recipe with its runs and their cost"),
-    "figure1": Command("lab", "measure and draw the paper's Figure 1"),
-    "bench": Command("bench", "measure the cost of TrAct on this machine"),
-    "inspect": Command("lab", "show the first layers of a model"),
+    "compare": "train with and without TrAct, and compare",
+    "run": "do the runs of a recipe",
+    "tune": "tune a recipe for plain training on held-out images",
+    "collect": "collect the records of runs in one file per experiment",
+    "report": "write pages from the records of runs",
+    "ls": "list the recipes with their runs and cost",
+    "show": "show a recipe with its runs and their cost",
+    "figure1": "measure and draw the paper's Figure 1",
+    "bench": "measure the cost of TrAct on this machine",
+    "inspect": "show the first layers of a model",
 }
-"""The commands; each is the module of its name in this package."""
-
+"""Commands and their summaries; each is the module of its name in this package."""
 RESUMABLE = ("compare", "run", "tune")
 """Commands that continue where they were interrupted."""
 
@@ -52,19 +44,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.parse_args(arguments or ["--help"])
         return 2
     name = arguments[0]
-    command = COMMANDS[name]
     try:
         module = importlib.import_module(f"trainact.lab.commands.{name}")
-        description = command.summary[0].upper() + command.summary[1:] + "."
+        description = COMMANDS[name][0].upper() + COMMANDS[name][1:] + "."
         own = argparse.ArgumentParser(f"trainact {name}", description=description)
         module.add_arguments(own)
         return int(module.run(own.parse_intermixed_args(_join_fields(arguments[1:]))) or 0)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("trainact"):
             raise
+        extra = "bench" if name == "bench" else "lab"
         return _fail(
             f"'trainact {name}' needs the package {error.name!r}, which comes with the extra "
-            f"{command.extra!r}: pip install 'trainact[{command.extra}]'"
+            f"{extra!r}: pip install 'trainact[{extra}]'"
         )
     except TrActError as error:
         return _fail(str(error))
@@ -113,7 +105,7 @@ def _join_fields(arguments: Sequence[str]) -> list[str]:
 
 def _make_parser() -> argparse.ArgumentParser:
     width = max(map(len, COMMANDS))
-    lines = "\n".join(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items())
+    lines = "\n".join(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items())
     parser = argparse.ArgumentParser(
         "trainact",
         description="Train the first layer of a vision model on its pre-activations (TrAct).",

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.studies import read_full_tuning, separate_damaged
@@ -80,8 +81,7 @@ class _Found:
         return f"{runs}, {count(len(self.damages), 'damaged file')}"
 
 
-@dataclass(frozen=True)
-class _Merge:
+class _Merge(NamedTuple):
     """The new content of a file of records."""
 
     path: Path

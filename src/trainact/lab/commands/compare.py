@@ -15,7 +15,7 @@ from trainact.lab.recipes.recipe import name_run
 from trainact.lab.report.comparison_report import Comparison, write_comparison
 from trainact.lab.report.tables import print_accuracy
 from trainact.lab.report.wording import describe_results, describe_speed_up, describe_timing
-from trainact.lab.running.display import Silence, choose_display
+from trainact.lab.running.display import choose_display
 from trainact.lab.running.plan import place_runs
 from trainact.lab.running.runner import RunResult, run_all
 from trainact.lab.text import count
@@ -26,34 +26,25 @@ __all__ = ["add_arguments", "run"]
 DEFAULT_LR = {"sgd": 0.08, "adam": 1e-3, "adamw": 1e-3, "lamb": 4e-3}
 """Learning rates if the command line names an optimizer and no learning rate."""
 
-FIELDS = {
-    "model": "model.name",
-    "data_name": "data.name",
-    "image_size": "data.image_size",
-    "optimizer": "optimizer.name",
-    "lr": "optimizer.lr",
-    "batch_size": "data.batch_size",
-    "device": "run.device",
-    "precision": "run.precision",
-    "workers": "data.workers",
-    "tracker": "run.tracker",
-}
-"""Options that set a field of the recipe."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the command's arguments; ``dest`` is the field of the recipe that an option sets."""
     add = parser.add_argument
-    add("--model", metavar="NAME",
+    add("--model", dest="model.name", metavar="NAME",
         help="lab:NAME, timm:NAME, torchvision:NAME or package.module:function")  # fmt: skip
-    add("--image-size", type=int, metavar="PIXELS", help="resize images to this side length")
-    add("--optimizer", choices=list(DEFAULT_LR), help="optimizer of every arm")
-    add("--lr", type=float, help="learning rate of every arm")
-    add("--batch-size", type=int, metavar="N", help="images per step, over all ranks")
-    add("--device", help="auto, cpu, cuda, cuda:1 or mps")
-    add("--precision", choices=["no", "bf16", "fp16"], help="automatic mixed precision")
-    add("--workers", type=int, metavar="N", help="processes that load images from a stream")
-    add("--tracker", choices=["none", "tensorboard", "trackio", "wandb"],
+    add("--image-size", dest="data.image_size", type=int, metavar="PIXELS",
+        help="resize images to this side length")  # fmt: skip
+    add("--optimizer", dest="optimizer.name", choices=list(DEFAULT_LR),
+        help="optimizer of every arm")  # fmt: skip
+    add("--lr", dest="optimizer.lr", type=float, metavar="LR", help="learning rate of every arm")
+    add("--batch-size", dest="data.batch_size", type=int, metavar="N",
+        help="images per step, over all ranks")  # fmt: skip
+    add("--device", dest="run.device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps")
+    add("--precision", dest="run.precision", choices=["no", "bf16", "fp16"],
+        help="automatic mixed precision")  # fmt: skip
+    add("--workers", dest="data.workers", type=int, metavar="N",
+        help="processes that load images from a stream")  # fmt: skip
+    add("--tracker", dest="run.tracker", choices=["none", "tensorboard", "trackio", "wandb"],
         help="experiment tracker")  # fmt: skip
     add("--recipe", default="photos", metavar="NAME",
         help="recipe or .toml file with all other fields (default: %(default)s)")  # fmt: skip
@@ -66,29 +57,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--smoke": "use 'trainact run RECIPE --smoke', or a small --epochs",
         },
         changed={
-            "--data": {
-                "dest": "data_name",
-                "metavar": "NAME",
-                "help": "photos, cifar10, cifar100, a folder of images or parquet files, an .npz "
-                "file, or a hub id",
-            },
-            "--epochs": {
-                "default": "1,2",
-                "help": "budgets, each with its own full schedule (default: %(default)s)",
-            },
-            "--seeds": {
-                "default": "0-2",
-                "help": "seeds, such as 0-4 or 0,1,2 (default: %(default)s)",
-            },
-            "--arms": {
-                "default": "plain,tract",
-                "help": "plain, tract, lr (first-layer learning rate times 1/λ) or lr=FACTOR "
-                "(default: %(default)s)",
-            },
+            "--data": {"dest": "data.name", "metavar": "NAME", "help": "photos, cifar10, cifar100, "
+                       "a folder of images or parquet files, an .npz file, or a hub id"},
+            "--epochs": {"default": "1,2",
+                         "help": "budgets, each with its full schedule (default: %(default)s)"},
+            "--seeds": {"default": "0-2",
+                        "help": "seeds, such as 0-4 or 0,1,2 (default: %(default)s)"},
+            "--arms": {"default": "plain,tract",
+                       "help": "plain, tract, lr (first-layer learning rate times 1/λ) or "
+                       "lr=FACTOR (default: %(default)s)"},
             "--lam": {"default": f"{DEFAULT_LAM:g}"},
             "--out": {"default": Path("trainact-compare")},
         },
-    )
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -100,18 +81,15 @@ def run(arguments: argparse.Namespace) -> int:
             "choose one of them."
         )
     recipes = dataclasses.replace(experiments[0], networks=()).plan()
-    display = choose_display() if is_first_rank() else Silence()
+    display = choose_display()
     results = run_all(place_runs(recipes, arguments.out), arguments.jobs, display)
     return _finish(results, arguments) if is_first_rank() else 0
 
 
 def _read_fields(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the recipe fields that the command's own options set."""
-    fields: dict[str, Any] = {
-        field: getattr(arguments, option)
-        for option, field in FIELDS.items()
-        if getattr(arguments, option) is not None
-    }
+    options = vars(arguments).items()
+    fields = {name: value for name, value in options if "." in name and value is not None}
     if "model.name" in fields:
         fields["model.arguments"] = {}
     settings = parse_settings(arguments.settings)
@@ -125,7 +103,7 @@ def _finish(results: Sequence[RunResult], arguments: argparse.Namespace) -> int:
     records = [result.record for result in results if result.record is not None]
     failed = [result for result in results if result.failure is not None]
     for result in failed:
-        print(f"trainact: {name_run(result.recipe)}: {result.failure}", file=sys.stderr)
+        print(f"trainact: {name_run(result.run.recipe)}: {result.failure}", file=sys.stderr)
     if not records:
         raise TrActValueError("no run was completed, so there is nothing to compare.")
     command = "trainact " + shlex.join(sys.argv[1:])

@@ -19,11 +19,16 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     add = parser.add_argument
-    add("--out", type=Path, default=Path("figure1"), help="output folder (default %(default)s)")
-    add("--data", help="as for trainact compare (default cifar10 if it is cached, else photos)")
-    add("--lam", type=float, default=DEFAULT_LAM, metavar="λ", help="(default %(default)s)")
-    add("--seeds", default="0-4", help="seeds of the weights and of the patches (default 0-4)")
-    add("settings", nargs="*", metavar="data.FIELD=VALUE", help="any other field of the data")
+    add("--out", type=Path, default=Path("figure1"), metavar="FOLDER",
+        help="output folder (default: %(default)s)")  # fmt: skip
+    add("--data", metavar="NAME",
+        help="as for 'trainact compare' (default: cifar10 if it is cached, else photos)"
+    )  # fmt: skip
+    add("--lam", type=float, default=DEFAULT_LAM, metavar="λ",
+        help="λ of TrAct (default: %(default)s)")  # fmt: skip
+    add("--seeds", default="0-4",
+        help="seeds of the weights and of the patches (default: %(default)s)")  # fmt: skip
+    add("settings", nargs="*", metavar="data.FIELD=VALUE", help="set other fields of the data")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -15,22 +15,15 @@ CODE = "trainact.apply_tract(model)"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="timm:NAME, torchvision:NAME, hf:NAME (a model type such as vit, or a model class), "
-        "or a name in timm or torchvision; no weights are loaded",
-    )
-    parser.add_argument(
-        "--image-size",
-        type=int,
-        metavar="PIXELS",
-        help="height and width of the images (default: the model's own)",
-    )
-    parser.add_argument(
-        "--batch", type=int, default=BATCH, help=f"images in a training step (default {BATCH})"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="timm:NAME, torchvision:NAME, hf:NAME (a model type such as "
+        "vit, or a model class), or a name in timm or torchvision; no weights are loaded"
+    )  # fmt: skip
+    add("--image-size", type=int, metavar="PIXELS",
+        help="height and width of the images (default: the model's)")  # fmt: skip
+    add("--batch", type=int, default=BATCH, metavar="N",
+        help="images in a training step (default: %(default)s)")  # fmt: skip
+    add("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,12 +4,7 @@ import argparse
 import textwrap
 
 from trainact.lab.cost.estimates import CAUTION, Throughput, estimate_experiment, read_throughputs
-from trainact.lab.recipes.experiment import (
-    Experiment,
-    find_experiment,
-    find_experiments,
-    list_experiments,
-)
+from trainact.lab.recipes.experiment import Experiment, find_experiments, list_experiments
 from trainact.lab.report.grid import Grid, render_text
 from trainact.lab.text import format_duration
 
@@ -23,18 +18,15 @@ TITLE = 30
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "family", nargs="?", default="", help="a recipe or a family such as cifar10-cpu"
-    )
+    text = "name of a recipe or of a family of recipes (such as cifar10-cpu); default: all"
+    parser.add_argument("family", nargs="?", default="", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the recipes and where the estimates come from."""
     throughputs = read_throughputs()
-    if arguments.family:
-        experiments = find_experiments(arguments.family)
-    else:
-        experiments = [find_experiment(name) for name in list_experiments()]
+    names = [arguments.family] if arguments.family else list_experiments()
+    experiments = [experiment for name in names for experiment in find_experiments(name)]
     print(render_text(make_listing(experiments, throughputs)))
     for text in (*throughputs, CAUTION):
         print(textwrap.fill(str(text), WIDTH, subsequent_indent="  "))

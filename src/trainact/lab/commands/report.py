@@ -21,12 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     add = parser.add_argument
     add("results", nargs="+", type=Path, metavar="RESULTS", help="folders that contain runs")
-    add(
-        "--out",
-        type=Path,
-        default=Path("trainact-report"),
-        help="output folder (default %(default)s)",
-    )
+    add("--out", type=Path, default=Path("trainact-report"), metavar="FOLDER",
+        help="output folder (default: %(default)s)")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -13,34 +13,25 @@ from trainact.lab.recipes.experiment import Experiment, find_experiments, name_n
 from trainact.lab.recipes.recipe import change_recipe
 from trainact.lab.recipes.tuning import read_tuning, use_tuning
 from trainact.lab.running.smoke import shrink
-from trainact.lab.schema import parse_positive_numbers, parse_whole_numbers
-from trainact.lab.text import describe_unknown
+from trainact.lab.schema import check_known, parse_positive_numbers, parse_whole_numbers
 
 __all__ = ["add_experiment_options", "parse_settings", "read_experiments"]
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "--data": {
-        "metavar": "PATH",
-        "help": "the recipe's data set: a folder of images, parquet files or shards, or a hub id",
-    },
+    "--data": {"metavar": "PATH", "help": "the recipe's data set: a folder of images, parquet "
+               "files or shards, or a hub id"},
     "--epochs": {"metavar": "N[,N...]", "help": "budgets (default: the recipe's)"},
     "--seeds": {"metavar": "SEEDS", "help": "seeds, such as 0-4 or 0,1,2 (default: the recipe's)"},
     "--arms": {"metavar": "NAME[,NAME...]", "help": "arms (default: all arms of the recipe)"},
     "--lam": {"metavar": "λ[,λ...]", "help": "λ of TrAct; each is an arm (default: %(default)s)"},
-    "--networks": {
-        "metavar": "NAME[,NAME...]",
-        "help": "networks, for a recipe with several (default: all)",
-    },
+    "--networks": {"metavar": "NAME[,NAME...]",
+                   "help": "networks, for a recipe with several (default: all)"},
     "--tuned": {"type": Path, "metavar": "FILE", "help": "use the values of this tuning.json"},
     "--smoke": {"action": "store_true", "help": "short runs, to check that everything works"},
     "--jobs": {"type": int, "default": 1, "metavar": "N", "help": "parallel runs (default: 1)"},
-    "--out": {
-        "type": Path,
-        "default": Path("runs"),
-        "metavar": "FOLDER",
-        "help": "output folder (default: %(default)s)",
-    },
-}
+    "--out": {"type": Path, "default": Path("runs"), "metavar": "FOLDER",
+              "help": "output folder (default: %(default)s)"},
+}  # fmt: skip
 
 
 class _Refuse(argparse.Action):
@@ -60,7 +51,7 @@ def add_experiment_options(
     """Add the shared options and the positional ``settings``.
 
     Args:
-        parser: a command's parser.
+        parser: the parser of the command.
         refused: options that do not apply to the command, with the reason.
         changed: arguments of ``add_argument`` that differ in the command, by option.
     """
@@ -90,8 +81,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
         field, equals, value = setting.partition("=")
         if not equals or "." not in field:
             raise TrActValueError(
-                f"{setting!r} is not a setting; write TABLE.FIELD=VALUE, for example "
-                "optimizer.lr=0.1."
+                f"{setting!r} is not a setting; write TABLE.FIELD=VALUE, such as optimizer.lr=0.1."
             )
         _set(changes, field, value)
     return changes
@@ -100,11 +90,9 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
 def read_experiments(
     arguments: argparse.Namespace, fields: Mapping[str, Any] | None = None
 ) -> list[Experiment]:
-    """Return the experiments that the command line asks for: the recipe's, with its options.
+    """Return the recipe's experiments with the options of ``add_experiment_options`` applied.
 
-    Args:
-        arguments: from a parser with ``add_experiment_options``, and ``recipe``.
-        fields: recipe fields that other options of the command set.
+    ``fields`` are recipe fields that other options of the command set.
 
     Raises:
         TrActValueError: an option is invalid, or does not apply to the recipe.
@@ -219,7 +207,5 @@ def _choose_networks(experiment: Experiment, names: Sequence[str]) -> Experiment
         raise TrActValueError(
             f"{experiment.name} has one network; set model.name=NAME to use another."
         )
-    for name in names:
-        if name not in known:
-            raise TrActValueError(describe_unknown(name, known, f"network of {experiment.name}"))
+    check_known(names, known, f"network of {experiment.name}")
     return dataclasses.replace(experiment, networks=tuple(known[name] for name in names))

@@ -11,7 +11,7 @@ from trainact.errors import TrActValueError
 from trainact.lab.commands.request import add_experiment_options, read_experiments
 from trainact.lab.ranks import is_first_rank
 from trainact.lab.records.failures import read_failure
-from trainact.lab.running.display import Silence, choose_display
+from trainact.lab.running.display import choose_display
 from trainact.lab.running.plan import PlannedRun, parse_shard, place_runs
 from trainact.lab.running.runner import RunResult, run_all
 from trainact.lab.text import count
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         _list(runs)
         return 0
-    display = choose_display() if is_first_rank() else Silence()
+    display = choose_display()
     if arguments.on == "ray":
         from trainact.lab.running.cluster import Cluster
 

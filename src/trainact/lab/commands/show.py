@@ -18,6 +18,7 @@ from trainact.lab.cost.estimates import (
     read_throughputs,
 )
 from trainact.lab.paper.tables import find_places, list_recipes, printed_values
+from trainact.lab.recipes.arms import parse_arms
 from trainact.lab.recipes.experiment import Experiment, make_experiment, read_tables
 from trainact.lab.recipes.recipe import recipe_to_dict
 from trainact.lab.report.grid import Grid, render_text
@@ -50,12 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
 def describe_experiment(experiment: Experiment, command: str) -> str:
     """Return the command, the paper's values, arms, budgets, seeds and cost as plain lines."""
     lines = [experiment.title, "", f"trainact {command}", ""]
-    places = _list_places(experiment)
+    places = [experiment.paper] if experiment.paper else []
+    if experiment.name in list_recipes():
+        places = find_places(experiment.name)
     printed = make_printed_grid(experiment)
     if printed.rows:
         lines += [render_text(printed), ""]
     elif places:
-        lines += ["The paper shows curves of this experiment but prints no values.", ""]
+        lines += ["The paper prints no values of this experiment.", ""]
     lines += [f"paper    {place}" for place in places]
     lines += [f"note     {experiment.note}"] if experiment.note else []
     lines += [
@@ -88,7 +91,7 @@ def make_cost_grid(
         times = (format_duration(t.estimate_seconds(work)) for t in throughputs)
         return [format_work(work), *times]
 
-    plan, titles = experiment.plan(), _list_titles(experiment)
+    plan, titles = experiment.plan(), {arm.name: arm.title for arm in experiment.arms}
     several = len({recipe.model.name for recipe in plan}) > 1
     works: dict[tuple[str, int], list[float | None]] = {}
     for recipe in plan:
@@ -107,7 +110,8 @@ def make_cost_grid(
 
 def make_printed_grid(experiment: Experiment) -> Grid:
     """Return every value that the paper prints of this experiment."""
-    titles = _list_titles(experiment)
+    lams = sorted({recipe.tract.lam for recipe in experiment.plan()})
+    titles = {arm.name: arm.title for arm in (*parse_arms(["tract"], lams), *experiment.arms)}
     rows = [
         (
             *([key.network] if key.network else []),
@@ -126,13 +130,3 @@ def make_printed_grid(experiment: Experiment) -> Grid:
 
 def _list_changes(changes: dict[str, Any]) -> str:
     return ", ".join(f"{field} = {value}" for field, value in changes.items())
-
-
-def _list_places(experiment: Experiment) -> list[str]:
-    if experiment.name in list_recipes():
-        return find_places(experiment.name)
-    return [experiment.paper] if experiment.paper else []
-
-
-def _list_titles(experiment: Experiment) -> dict[str, str]:
-    return {arm.name: arm.title for arm in experiment.arms}

@@ -19,7 +19,7 @@ from trainact.lab.ranks import is_first_rank
 from trainact.lab.recipes.experiment import Experiment
 from trainact.lab.recipes.recipe import Recipe, change_recipe, identify
 from trainact.lab.report.wording import format_value
-from trainact.lab.running.display import Display, Silence, choose_display
+from trainact.lab.running.display import Display, choose_display
 from trainact.lab.running.plan import place_runs
 from trainact.lab.running.runner import RunResult, run_all
 from trainact.lab.text import count
@@ -33,12 +33,10 @@ HELD_OUT = 5000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("recipe", help="name of a recipe with a grid, or a .toml file with one")
-    plain = "it trains plain runs only"
     add_experiment_options(
         parser,
         refused={
-            "--arms": plain,
-            "--lam": plain,
+            **dict.fromkeys(("--arms", "--lam"), "it trains plain runs only"),
             "--tuned": "it chooses the values itself",
             "--smoke": "short runs say nothing about the best value",
         },
@@ -48,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tune each experiment; print and write the chosen values."""
-    display = choose_display() if is_first_rank() else Silence()
+    display = choose_display()
     for experiment in read_experiments(arguments):
         for field in parse_settings(arguments.settings):
             if field in experiment.grid:
@@ -97,7 +95,7 @@ def tune(experiment: Experiment, folder: Path, jobs: int, display: Display) -> d
         runs = {identify(recipe): recipe for plan in plans.values() for recipe in plan}
         results = run_all(place_runs(runs.values(), folder), jobs, display)
         _check_failures(results)
-        records = {identify(result.recipe): result.record for result in results}
+        records = {identify(result.run.recipe): result.record for result in results}
         for (budget, value), plan in plans.items():
             scores = [_score(records[identify(recipe)]) for recipe in plan]
             good = [score for score in scores if score is not None]

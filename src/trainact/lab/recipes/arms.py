@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from trainact.errors import TrActValueError
 from trainact.options import DEFAULT_LAM
@@ -20,30 +20,21 @@ __all__ = [
 
 BASELINE = "plain"
 TRACT, LAM, FIRST_LAYER_LR = "tract.enabled", "tract.lam", "optimizer.first_layer_lr"
+Kind = Literal["plain", "tract", "lr", "other"]
+"""A standard arm, or ``other`` for an arm that a recipe file defines."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """An arm, identified by its name; a field that is None has the recipe's own value.
+    """An arm, identified by its name; a field that is None has the recipe's own value."""
 
-    Attributes:
-        name: the name in records, run folders and on the command line.
-        title: the name on pages.
-        kind: a standard arm (``plain``, ``tract``, ``lr``), or ``other`` for one that a recipe
-            file defines.
-        tract: whether TrAct is on.
-        lam: λ in the paper.
-        first_layer_lr: the multiplier of the first layer's learning rate.
-        others: other fields that the arm sets, by dotted name.
-    """
-
-    name: str
-    title: str = field(compare=False)
-    kind: Literal["plain", "tract", "lr", "other"] = field(compare=False)
+    name: str  # in records, run folders and on the command line
+    title: str = field(compare=False)  # on pages
+    kind: Kind = field(compare=False)
     tract: bool | None = field(default=None, compare=False)
-    lam: float | None = field(default=None, compare=False)
-    first_layer_lr: float | None = field(default=None, compare=False)
-    others: dict[str, Any] = field(default_factory=dict, compare=False)
+    lam: float | None = field(default=None, compare=False)  # λ in the paper
+    first_layer_lr: float | None = field(default=None, compare=False)  # learning-rate multiplier
+    others: dict[str, Any] = field(default_factory=dict, compare=False)  # by dotted name
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -55,8 +46,7 @@ class Arm:
     def sort_key(self) -> tuple[int, float, str]:
         """Order arms: plain, TrAct by λ, first-layer learning rates, then the others by name."""
         numbers = {"tract": self.lam, "lr": self.first_layer_lr}
-        group = ("plain", "tract", "lr", "other").index(self.kind)
-        return group, numbers.get(self.kind) or 0.0, self.name
+        return get_args(Kind).index(self.kind), numbers.get(self.kind) or 0.0, self.name
 
 
 def make_arm(name: str, changes: Mapping[str, Any]) -> Arm:
@@ -69,7 +59,7 @@ def make_arm(name: str, changes: Mapping[str, Any]) -> Arm:
     """
     others = dict(changes)
     tract, lam, factor = (others.pop(key, None) for key in (TRACT, LAM, FIRST_LAYER_LR))
-    kind: Literal["plain", "tract", "lr", "other"] = "other"
+    kind: Kind = "other"
     title = name
     if tract and lam is not None and name == f"tract-{lam:g}":
         kind, title = "tract", f"TrAct λ={lam:g}"

@@ -6,7 +6,6 @@ member are compared with each other.
 """
 
 import dataclasses
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -21,7 +20,7 @@ from trainact.lab.recipes.recipe import (
     read_toml,
     recipe_to_dict,
 )
-from trainact.lab.schema import build_table, parse_whole_numbers
+from trainact.lab.schema import build_table, check_known, parse_whole_numbers
 from trainact.lab.text import describe_unknown
 from trainact.options import DEFAULT_LAM
 
@@ -74,25 +73,15 @@ class _ExperimentTable(_Description):
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(_Description):
-    """A recipe and everything that varies between its runs.
+    """A recipe and everything that varies between its runs."""
 
-    Attributes:
-        name: the name of its file.
-        recipe: the fields that all runs share.
-        arms: the arms.
-        budgets: numbers of epochs, each with its own full schedule.
-        seeds: the seeds.
-        changes: by budget, the fields that differ there, such as the learning rate.
-        arms_at: by budget, the names of its arms, if not all.
-    """
-
-    name: str
-    recipe: Recipe
+    name: str  # of its file
+    recipe: Recipe  # the fields that all runs share
     arms: tuple[Arm, ...]
-    budgets: tuple[int, ...]
+    budgets: tuple[int, ...]  # numbers of epochs, each with its own full schedule
     seeds: tuple[int, ...]
-    changes: dict[int, dict[str, Any]] = field(default_factory=dict)
-    arms_at: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    changes: dict[int, dict[str, Any]] = field(default_factory=dict)  # fields, by budget
+    arms_at: dict[int, tuple[str, ...]] = field(default_factory=dict)  # by budget, if not all
 
     def split(self) -> list["Experiment"]:
         """Return one experiment per network, or this one if it has a single network."""
@@ -161,14 +150,14 @@ def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
     arms += [_make_extra_arm(recipe, arm, changes) for arm, changes in table.extra_arms.items()]
     known, budgets = [arm.name for arm in arms], table.budgets or (recipe.schedule.epochs,)
     for key, given in (("at", table.at), ("arms_at", table.arms_at)):
-        _check_names(given, map(str, budgets), f"budget in {name}, experiment.{key}")
+        check_known(given, map(str, budgets), f"budget in {name}, experiment.{key}")
     compared = (*table.against, *table.against.values())
-    _check_names(compared, known, f"arm in {name}, experiment.against")
+    check_known(compared, known, f"arm in {name}, experiment.against")
     listed = [arm for names in table.arms_at.values() for arm in names]
-    _check_names(listed, known, f"arm in {name}, experiment.arms_at")
+    check_known(listed, known, f"arm in {name}, experiment.arms_at")
     if table.pretraining is not None:
         where = f"recipe in {name}, experiment.pretraining"
-        _check_names([table.pretraining.recipe], list_experiments(), where)
+        check_known([table.pretraining.recipe], list_experiments(), where)
     experiment = Experiment(
         **{f.name: getattr(table, f.name) for f in dataclasses.fields(_Description)},
         name=name,
@@ -214,11 +203,7 @@ def read_tables(reference: str) -> tuple[str, dict[str, Any]]:
 
 
 def find_experiment(reference: str) -> Experiment:
-    """Return the experiment of one of the package's recipes, or of a file.
-
-    Raises:
-        TrActValueError: there is no such recipe, or its file is invalid.
-    """
+    """Return the experiment of one of the package's recipes, or of a file."""
     name, tables = read_tables(reference)
     return make_experiment(tables, name)
 
@@ -228,9 +213,6 @@ def find_experiments(reference: str) -> list[Experiment]:
 
     >>> [experiment.name for experiment in find_experiments("cifar10-cpu-vit")]
     ['cifar10-cpu-vit-adam', 'cifar10-cpu-vit-sgd']
-
-    Raises:
-        TrActValueError: there is no such recipe, or a file is invalid.
     """
     if reference in list_experiments() or reference.endswith(".toml"):
         return [find_experiment(reference)]
@@ -245,10 +227,3 @@ def _make_extra_arm(recipe: Recipe, name: str, changes: dict[str, Any]) -> Arm:
         table, _, key = dotted.partition(".")
         converted[dotted] = tables[table].get(key, value)  # a network's argument has no field
     return make_arm(name, converted)
-
-
-def _check_names(names: Iterable[str], known: Iterable[str], kind: str) -> None:
-    known = list(known)
-    for name in names:
-        if name not in known:
-            raise TrActValueError(describe_unknown(name, known, kind))

@@ -11,22 +11,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tomli_w
 
 from trainact.errors import TrActValueError
 from trainact.lab.files import write_atomically
-from trainact.lab.recipes.fields import (
-    DataFields,
-    ModelFields,
-    OptimizerFields,
-    RunFields,
-    ScheduleFields,
-    TractFields,
-)
-from trainact.lab.schema import build_table, parse_value
-from trainact.lab.text import count, describe_unknown
+from trainact.lab.schema import build_table, check_known, parse_value
+from trainact.lab.text import count_epochs
+from trainact.options import DEFAULT_LAM
 
 __all__ = [
     "FIELDS_WITHOUT_EFFECT",
@@ -49,6 +42,132 @@ __all__ = [
 
 
 @dataclass(frozen=True)
+class DataFields:
+    """The data set, its splits, and the augmentation of training batches."""
+
+    name: str = "photos"  # photos, a named data set, a folder, shards, an .npz file or a hub id
+    folder: str = ""  # path of a named data set: cifar10, cifar100, imagenet, flowers102, ...
+    classes: int = 0  # expected number of classes; 0: any
+    train_images: int = 0  # size of a class-balanced random subset; 0: all
+    test_images: int = 0
+    held_out: int = 0  # training images set aside for tuning
+    evaluate_on: Literal["test", "held-out"] = "test"
+    image_size: int = 0  # side in pixels; 0: unchanged
+    storage: Literal["auto", "memory", "stream"] = "auto"
+    batch_size: int = 128  # images of an optimizer step, over all ranks and micro-batches
+    drop_last: bool = False
+    crop: Literal["none", "pad", "resized"] = "pad"
+    crop_padding: int = 4
+    crop_fill: Literal["black", "reflect"] = "black"  # content of the padding
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"  # of resizing
+    test_crop: float = 0.0  # centre crop of test images, as a fraction of the side;
+    # 0: 0.875 with crop="resized", otherwise 1
+    flip: bool = True
+    rotation: float = 0.0  # maximum angle in degrees
+    policy: Literal["none", "autoaugment-cifar10", "three-augment", "rand-augment"] = "none"
+    colour_jitter: float = 0.0  # maximum change of brightness, contrast and saturation
+    mixup: float = 0.0  # α of Beta(α, α), one draw per batch; 0: off
+    cutmix: float = 0.0  # likewise, for the area of the box; with both, one is chosen at random
+    repeats: int = 1  # repeated augmentation: copies of an image, each augmented independently
+    values: Literal["standard", "unit", "raw"] = "standard"  # standardised, [0, 1] or [0, 255]
+    mean: tuple[float, ...] = ()  # of values in [0, 1]; empty: measured on the training images
+    std: tuple[float, ...] = ()
+    workers: int = 0
+
+    def find_single(self) -> str:
+        """Return a field that needs images to be augmented one by one; empty if none is set.
+
+        >>> DataFields(crop="resized").find_single()
+        "data.crop='resized'"
+        """
+        single = {
+            "crop": self.crop == "resized",
+            "crop_fill": self.crop_fill == "reflect",
+            "interpolation": self.interpolation == "bicubic",
+            "test_crop": self.test_crop not in (0.0, 1.0),
+            "policy": self.policy in ("three-augment", "rand-augment"),
+            "colour_jitter": self.colour_jitter > 0,
+        }
+        found = [name for name, is_single in single.items() if is_single]
+        return f"data.{found[0]}={getattr(self, found[0])!r}" if found else ""
+
+
+@dataclass(frozen=True)
+class ModelFields:
+    """The network: its name, its keyword arguments and its initial weights."""
+
+    name: str = "lab:resnet18-tract"
+    arguments: dict[str, Any] = field(default_factory=dict)
+    weights: str = ""  # file of initial weights; {pretraining} and {seed} are filled in
+    pretraining: str = ""  # arm in which the initial weights were trained
+    weights_strict: bool = True  # whether the file must hold every weight but the classifier's
+
+
+@dataclass(frozen=True)
+class TractFields:
+    """The method; with ``enabled`` off the other fields have no effect."""
+
+    enabled: bool = True
+    lam: float = DEFAULT_LAM  # λ in the paper
+    layers: tuple[str, ...] = ()  # empty: found by tracing
+    sync: bool = False  # sum the second moment over ranks
+    moment: Literal["float32", "float64"] = "float32"  # dtype of the second moment
+
+
+@dataclass(frozen=True)
+class OptimizerFields:
+    """The loss and the optimizer."""
+
+    name: Literal["sgd", "adam", "adamw", "lamb"] = "sgd"
+    lr: float = 0.08
+    momentum: float = 0.9
+    nesterov: bool = False
+    betas: tuple[float, ...] = (0.9, 0.999)
+    eps: float = 0.0  # ε of Adam and LAMB; 0: the optimizer's default
+    weight_decay: float = 0.0
+    decay_vectors: bool = True  # weight decay of biases, norms, class token and positions
+    first_layer_lr: float = 1.0  # learning-rate multiplier of the first layer
+    first_layer_name: Literal["same", "sgd"] = "same"  # optimizer of the first layer
+    first_layer_sgd_lr: float = 0.08
+    clip_norm: float = 0.0  # maximum norm of the whole gradient; 0: no clipping
+    label_smoothing: float = 0.0
+    loss: Literal["cross-entropy", "binary"] = "cross-entropy"  # binary: one-vs-rest per class
+
+
+@dataclass(frozen=True)
+class ScheduleFields:
+    """The learning-rate schedule."""
+
+    epochs: int = 5
+    name: Literal["cosine", "steps", "constant"] = "cosine"
+    warmup_epochs: float = 0.0
+    warmup_from: float = 0.0  # learning rate at the start of the warm-up
+    cosine_over: Literal["rest", "run"] = "rest"  # epochs after the warm-up, or all epochs
+    final_lr: float = 0.0
+    milestones: tuple[float, ...] = ()  # in epochs
+    decay: float = 0.1  # factor at each milestone
+    per: Literal["step", "epoch"] = "step"
+
+
+@dataclass(frozen=True)
+class RunFields:
+    """The seed, the name of the arm, and the machine."""
+
+    seed: int = 0
+    arm: str = ""
+    device: str = "auto"
+    precision: Literal["no", "bf16", "fp16"] = "no"
+    accumulation: int = 1  # micro-batches per optimizer step
+    compile: bool = False
+    channels_last: bool = False
+    ema: float = 0.0  # decay of the weights' moving average; 0: off
+    checkpoint_seconds: float = 60.0
+    keep_weights: bool = True  # save the final weights
+    tracker: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
+    smoke: bool = False  # a short run that only checks that everything works
+
+
+@dataclass(frozen=True)
 class Recipe:
     """Everything that a run depends on."""
 
@@ -68,14 +187,7 @@ class Recipe:
         return self.run.arm or ("tract" if self.tract.enabled else "plain")
 
 
-TABLES: dict[str, Any] = {
-    "data": DataFields,
-    "model": ModelFields,
-    "tract": TractFields,
-    "optimizer": OptimizerFields,
-    "schedule": ScheduleFields,
-    "run": RunFields,
-}
+TABLES: dict[str, Any] = {table.name: table.type for table in dataclasses.fields(Recipe)}
 FIELDS_WITHOUT_EFFECT = {
     *("run.arm", "run.checkpoint_seconds", "run.keep_weights", "run.tracker"),
     *("data.workers", "data.folder"),
@@ -101,15 +213,12 @@ def make_recipe(tables: Mapping[str, Any], where: str = "the recipe") -> Recipe:
     Raises:
         TrActValueError: a table or key is unknown, or a value has the wrong type or range.
     """
-    for name in tables:
-        if name not in TABLES:
-            raise TrActValueError(describe_unknown(name, TABLES, f"table of {where}"))
-    return Recipe(
-        **{
-            name: build_table(cls, tables.get(name, {}), f"{where}, table {name}")
-            for name, cls in TABLES.items()
-        }
-    )
+    check_known(tables, TABLES, f"table of {where}")
+    built = {
+        name: build_table(TABLES[name], table, f"{where}, table {name}")
+        for name, table in tables.items()
+    }
+    return Recipe(**built)
 
 
 def change_recipe(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
@@ -126,7 +235,7 @@ def change_recipe(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
         table, _, key = dotted.partition(".")
         if table not in TABLES or not key:
             known = [f"{t}.{f.name}" for t in TABLES for f in dataclasses.fields(TABLES[t])]
-            raise TrActValueError(describe_unknown(dotted, known, "field of a recipe"))
+            check_known([dotted], known, "field of a recipe")
         given = parse_value(value) if isinstance(value, str) else value
         if key.startswith("arguments."):
             tables[table].setdefault("arguments", {})[key.removeprefix("arguments.")] = given
@@ -137,12 +246,9 @@ def change_recipe(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
 def recipe_to_dict(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """Return nested plain tables, ready for TOML or JSON."""
-    tables = dataclasses.asdict(recipe)
     return {
-        table: {
-            key: list(value) if isinstance(value, tuple) else value for key, value in row.items()
-        }
-        for table, row in tables.items()
+        table: {key: list(v) if isinstance(v, tuple) else v for key, v in row.items()}
+        for table, row in dataclasses.asdict(recipe).items()
     }
 
 
@@ -167,7 +273,7 @@ def name_run(recipe: Recipe) -> str:
     >>> name_run(Recipe())
     'tract, 5 epochs, seed 0'
     """
-    return f"{recipe.arm}, {count(recipe.schedule.epochs, 'epoch')}, seed {recipe.run.seed}"
+    return f"{recipe.arm}, {count_epochs(recipe.schedule.epochs)}, seed {recipe.run.seed}"
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -183,11 +289,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Return the recipe of a TOML file.
-
-    Raises:
-        TrActValueError: the file cannot be read, or is not a recipe.
-    """
+    """Return the recipe of a TOML file."""
     return make_recipe(read_toml(path), str(path))
 
 
@@ -212,48 +314,48 @@ def _check(recipe: Recipe) -> None:
         "run.checkpoint_seconds": run.checkpoint_seconds,
     }
     for name, value in positive.items():
-        if not value > 0:
-            raise TrActValueError(f"{name} must be positive; got {value}.")
+        _require(value > 0, f"{name} must be positive; got {value}.")
     for table, row in recipe_to_dict(recipe).items():
         for key, value in row.items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if is_number and not 0 <= value < float("inf"):
-                raise TrActValueError(
-                    f"{table}.{key} must be finite and not negative; got {value}."
-                )
-    if data.evaluate_on == "held-out" and not data.held_out:
-        raise TrActValueError(
-            "data.evaluate_on is 'held-out', but data.held_out is 0: set it to the number of "
-            "training images to set aside for tuning."
-        )
-    if len(optimizer.betas) != 2 or not all(0 <= beta < 1 for beta in optimizer.betas):
-        raise TrActValueError(
-            f"optimizer.betas takes two numbers in [0, 1); got {optimizer.betas}."
-        )
-    if len(data.mean) != len(data.std):
-        raise TrActValueError(
-            f"data.mean and data.std need the same number of channels; got {data.mean} and "
-            f"{data.std}."
-        )
-    if data.test_crop > 1:
-        raise TrActValueError(
-            f"data.test_crop is a fraction of the side, at most 1; got {data.test_crop}."
-        )
-    if data.colour_jitter > 1:
-        raise TrActValueError(f"data.colour_jitter is at most 1; got {data.colour_jitter}.")
-    if optimizer.loss == "binary" and optimizer.label_smoothing:
-        raise TrActValueError(
-            "optimizer.loss='binary' needs targets of 0 and 1; set optimizer.label_smoothing=0."
-        )
-    if run.ema >= 1:
-        raise TrActValueError(f"run.ema is a decay in [0, 1); got {run.ema}.")
-    if run.accumulation > data.batch_size:
-        raise TrActValueError(
-            f"run.accumulation ({run.accumulation}) exceeds the images of a batch "
-            f"({data.batch_size})."
-        )
-    if optimizer.first_layer_name == "sgd" and optimizer.name == "sgd":
-        raise TrActValueError(
-            "optimizer.first_layer_name='sgd' has no effect with optimizer.name='sgd'; set "
-            "optimizer.first_layer_lr to change the first layer's learning rate."
-        )
+            if isinstance(value, int | float):
+                message = f"{table}.{key} must be finite and not negative; got {value}."
+                _require(0 <= value < float("inf"), message)
+    _require(
+        data.evaluate_on == "test" or data.held_out > 0,
+        "data.evaluate_on is 'held-out', but data.held_out is 0: set it to the number of training "
+        "images to set aside for tuning.",
+    )
+    betas, accumulation = optimizer.betas, run.accumulation
+    _require(
+        len(betas) == 2 and all(0 <= beta < 1 for beta in betas),
+        f"optimizer.betas takes two numbers in [0, 1); got {betas}.",
+    )
+    _require(
+        len(data.mean) == len(data.std),
+        f"data.mean and data.std need the same number of channels; got {data.mean}, {data.std}.",
+    )
+    _require(
+        data.test_crop <= 1,
+        f"data.test_crop is a fraction of the side, at most 1; got {data.test_crop}.",
+    )
+    jitter = data.colour_jitter
+    _require(jitter <= 1, f"data.colour_jitter is at most 1; got {jitter}.")
+    _require(
+        optimizer.loss != "binary" or not optimizer.label_smoothing,
+        "optimizer.loss='binary' needs targets of 0 and 1; set optimizer.label_smoothing=0.",
+    )
+    _require(run.ema < 1, f"run.ema is a decay in [0, 1); got {run.ema}.")
+    _require(
+        accumulation <= data.batch_size,
+        f"run.accumulation ({accumulation}) exceeds the images of a batch ({data.batch_size}).",
+    )
+    _require(
+        optimizer.first_layer_name == "same" or optimizer.name != "sgd",
+        "optimizer.first_layer_name='sgd' has no effect with optimizer.name='sgd'; set "
+        "optimizer.first_layer_lr to change the first layer's learning rate.",
+    )
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise TrActValueError(message)

@@ -24,12 +24,7 @@ KEPT = 2
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
-    """Write the state of a run: nested dicts and lists of tensors and numbers.
-
-    Args:
-        folder: the run's.
-        step: optimizer steps so far; larger for each later checkpoint.
-        state: everything that the rest of the run depends on.
+    """Write the state of a run after an optimizer step: nested dicts, lists, tensors and numbers.
 
     Raises:
         StorageError: it could not be written; earlier checkpoints are kept.
@@ -40,17 +35,16 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
     digest = hashlib.sha256(content).hexdigest()[:16]
     path = folder / f"checkpoint-{step:09d}-{digest}.safetensors"
     write_atomically(path, content)
-    for _, older in _list(folder)[KEPT:]:
+    for older, _ in _list(folder)[KEPT:]:
         older.unlink(missing_ok=True)
     return path
 
 
 def load_checkpoint(folder: Path, report: Callable[[str], None]) -> dict[str, Any] | None:
     """Return the newest undamaged state, or None; damaged files are reported and set aside."""
-    for _, path in _list(folder):
+    for path, digest in _list(folder):
         content = path.read_bytes()
-        match = _NAME.fullmatch(path.name)
-        if match is not None and hashlib.sha256(content).hexdigest()[:16] == match[2]:
+        if hashlib.sha256(content).hexdigest()[:16] == digest:
             tensors = safetensors.torch.load(content)
             length = int.from_bytes(content[:8], "little")
             header = json.loads(content[8 : 8 + length])
@@ -62,15 +56,15 @@ def load_checkpoint(folder: Path, report: Callable[[str], None]) -> dict[str, An
 
 def remove_checkpoints(folder: Path) -> None:
     """Remove the checkpoints of a run that has ended; damaged ones, set aside, stay."""
-    for _, path in _list(folder):
+    for path, _ in _list(folder):
         path.unlink(missing_ok=True)
 
 
-def _list(folder: Path) -> list[tuple[int, Path]]:
-    """Return (step, path) of all checkpoints, newest first."""
-    matches = ((_NAME.fullmatch(path.name), path) for path in folder.glob("checkpoint-*"))
-    found = [(int(match[1]), path) for match, path in matches if match is not None]
-    return sorted(found, key=lambda pair: pair[0], reverse=True)
+def _list(folder: Path) -> list[tuple[Path, str]]:
+    """Return path and digest of all checkpoints, newest first."""
+    matches = [_NAME.fullmatch(path.name) for path in folder.glob("checkpoint-*")]
+    found = sorted((match for match in matches if match), key=lambda m: int(m[1]), reverse=True)
+    return [(folder / match[0], match[2]) for match in found]
 
 
 def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -98,8 +92,7 @@ def _unpack(packed: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
             return tensors[content]
         case "dict":
             return {key: _unpack(item, tensors) for key, item in content}
-        case "list":
-            return [_unpack(item, tensors) for item in content]
-        case "tuple":
-            return tuple(_unpack(item, tensors) for item in content)
+        case "list" | "tuple":
+            items = [_unpack(item, tensors) for item in content]
+            return items if kind == "list" else tuple(items)
     return content

@@ -11,30 +11,18 @@ __all__ = ["Event", "EventHandler", "read_event", "write_event"]
 
 @dataclass(frozen=True)
 class Event:
-    """One event of a run.
-
-    Attributes:
-        kind: a step or an epoch is done, the run has ended or failed, or there is a message.
-        epoch: number of finished epochs, of ``epochs``.
-        part: finished part of the current epoch, from 0 to 1.
-        loss: mean over the images of this epoch so far.
-        accuracy: value of ``metric`` on the test images after an epoch, in per cent.
-        metric: name of the metric.
-        seconds: duration of the epoch, including testing.
-        text: of a message or a failure.
-        record: of the run that has ended.
-    """
+    """A step or an epoch is done, the run has ended or failed, or there is a message."""
 
     kind: Literal["step", "epoch", "end", "note", "failed"]
-    epoch: int = 0
+    epoch: int = 0  # finished epochs, of ``epochs``
     epochs: int = 0
-    part: float = 0.0
-    loss: float | None = None
-    accuracy: float | None = None
+    part: float = 0.0  # finished part of the current epoch, from 0 to 1
+    loss: float | None = None  # mean over the images of this epoch so far
+    accuracy: float | None = None  # ``metric`` on the test images after an epoch, in per cent
     metric: str = "accuracy"
-    seconds: float | None = None
-    text: str = ""
-    record: dict[str, Any] | None = None
+    seconds: float | None = None  # duration of the epoch, including testing
+    text: str = ""  # of a message or a failure
+    record: dict[str, Any] | None = None  # of a run that has ended
 
 
 EventHandler = Callable[[Event], None]

@@ -18,13 +18,7 @@ FILE = "failure.json"
 
 
 def write_failure(folder: Path, failure: str, trace: str = "") -> Path:
-    """Write the reason into the run's folder, if that can be written; return the file's path.
-
-    Args:
-        folder: the run's.
-        failure: the reason in one sentence.
-        trace: Python's traceback.
-    """
+    """Write the reason, one sentence, into the run's folder if possible; return the file's path."""
     before = read_failure(folder)
     content = {
         "failure": failure,

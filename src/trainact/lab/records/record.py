@@ -30,10 +30,9 @@ class RunFolder:
 
     def __init__(self, root: Path, recipe: Recipe) -> None:
         self.recipe, self.identity = recipe, identify(recipe)
-        arm = recipe.run.arm or ("tract" if recipe.tract.enabled else "plain")
         epochs, seed = recipe.schedule.epochs, recipe.run.seed
         kind = "smoke" if recipe.run.smoke else "runs"
-        self.path = root / kind / f"{arm}-{epochs}ep-seed{seed}-{self.identity}"
+        self.path = root / kind / f"{recipe.arm}-{epochs}ep-seed{seed}-{self.identity}"
         self.record_path = self.path / "record.json"
         self.weights_path = self.path / "weights.safetensors"
 
@@ -110,11 +109,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def parse_record(text: str, source: str) -> dict[str, Any]:
-    """Return the record in a text.
-
-    Args:
-        text: JSON.
-        source: where the text is from, for messages.
+    """Return the record in a JSON text from ``source``, which messages name.
 
     Raises:
         TrActValueError: it is not a record of this format, or its seal does not fit.

@@ -42,21 +42,13 @@ TUNING_FOLDER = "tuning"
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run below a folder of results.
+    """A run below a folder of results."""
 
-    Attributes:
-        folder: the experiment's.
-        path: the file of its record, which an interrupted run does not have.
-        tuning: whether ``trainact tune`` made it, with held-out images.
-        record: None if the run was interrupted or its record is damaged.
-        damage: what is wrong with the record.
-    """
-
-    folder: Path
-    path: Path
-    tuning: bool
-    record: Record | None = None
-    damage: str = ""
+    folder: Path  # of the experiment
+    path: Path  # of its record, which an interrupted run does not have
+    tuning: bool  # made by ``trainact tune``, with held-out images
+    record: Record | None = None  # None if the run was interrupted or its record is damaged
+    damage: str = ""  # what is wrong with the record
 
     @property
     def smoke(self) -> bool:
@@ -120,11 +112,7 @@ def read_lines(path: Path) -> list[FoundRun]:
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
-    """Write sealed records, one a line, in an order that keeps diffs small.
-
-    Raises:
-        StorageError: the file cannot be written; an earlier file of that name is kept.
-    """
+    """Write sealed records, one a line, in an order that keeps diffs small."""
     lines = [json.dumps(r, separators=(",", ":")) + "\n" for r in sorted(records, key=sort_key)]
     write_atomically(path, "".join(lines).encode())
 

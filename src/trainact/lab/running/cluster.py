@@ -65,13 +65,7 @@ class Mailbox:
 
 
 def do_task(run: PlannedRun, marker: Path, mailbox: Any) -> Delivery:
-    """Do a run on the machine of this process.
-
-    Args:
-        run: its root is an absolute path on the machine that submitted it.
-        marker: a file that exists if this machine sees the same disk.
-        mailbox: the actor that receives the events.
-    """
+    """Do a run on the machine of this process; ``marker`` exists if it sees the run's folder."""
 
     def report(event: Event) -> None:
         if event.kind not in ("end", "failed"):  # the result says so
@@ -161,8 +155,7 @@ class Cluster:
         results: dict[str, RunResult] = {}
         with display.open([(run.name, run.recipe.schedule.epochs) for run in runs]):
             for name, run in placed.items():
-                done = reuse_record(run, display, _load)
-                if done is not None:
+                if (done := reuse_record(run, display, _load)) is not None:
                     results[name] = done
             left = {name: run for name, run in placed.items() if name not in results}
             if left:
@@ -176,8 +169,8 @@ class Cluster:
     def _connect(self) -> None:
         options: dict[str, Any] = {"address": self.address, "log_to_driver": False}
         if self.address == "local":
-            options |= {"num_cpus": self.jobs if self.jobs > 1 else None}
-            options |= {"include_dashboard": False}
+            cores = self.jobs if self.jobs > 1 else None
+            options |= {"num_cpus": cores, "include_dashboard": False}
         try:
             self.ray.init(logging_level="ERROR", configure_logging=True, **options)
         except (OSError, ValueError, RuntimeError) as error:

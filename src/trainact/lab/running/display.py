@@ -5,33 +5,39 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from trainact.lab.ranks import is_first_rank
 from trainact.lab.records.events import Event
 from trainact.lab.text import count, format_duration
 
-__all__ = ["Bars", "Display", "Lines", "Silence", "choose_display"]
+__all__ = ["Bars", "Display", "Lines", "choose_display"]
 
 NamesAndEpochs = Sequence[tuple[str, int]]
 
 
-class Display(Protocol):
-    """Shows the progress of several runs; methods may be called from several threads."""
+class Display:
+    """Shows nothing; subclasses show the progress of runs. Several threads may call ``show``."""
 
-    def open(self, runs: NamesAndEpochs) -> contextlib.AbstractContextManager[None]:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def open(self, runs: NamesAndEpochs) -> Iterator[None]:
         """Show runs, given as (name, epochs), while the context is open."""
-        ...
+        self.clock = _Clock(runs)
+        yield
 
     def show(self, name: str, event: Event) -> None:
         """Show an event of a run."""
-        ...
 
 
 def choose_display() -> Display:
-    """Return bars if standard error is a terminal, lines otherwise."""
+    """Return bars in a terminal, lines elsewhere; all ranks but the first show nothing."""
+    if not is_first_rank():
+        return Display()
     return Bars() if sys.stderr.isatty() else Lines()
 
 
@@ -63,23 +69,14 @@ class _Clock:
     def format_time_left(self) -> str:
         """Return the estimated time left, or an empty string before there is an estimate."""
         fresh = sum(at - self.first[name] for name, at in self.done.items())
-        left = self.total - sum(self.done.values())
         if fresh <= 0:
             return ""
+        left = self.total - sum(self.done.values())
         return format_duration((time.monotonic() - self.started) / fresh * left) + " left"
 
 
-class Lines:
+class Lines(Display):
     """Prints one line per epoch, for logs."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def open(self, runs: NamesAndEpochs) -> Iterator[None]:
-        """Start the clock."""
-        self.clock = _Clock(runs)
-        yield
 
     def show(self, name: str, event: Event) -> None:
         """Print the event, unless it is a step."""
@@ -109,20 +106,15 @@ def describe(event: Event) -> str:
     return ""
 
 
-class Bars:
+class Bars(Display):
     """Shows a bar for all runs together and one for each active run."""
-
-    def __init__(self) -> None:
-        self.console = Console(stderr=True)
-        self.lock = threading.Lock()
 
     @contextlib.contextmanager
     def open(self, runs: NamesAndEpochs) -> Iterator[None]:
         """Show the bars while the context is open."""
-        self.clock = _Clock(runs)
         self.tasks: dict[str, TaskID] = {}
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[news]}"))
-        with Progress(*columns, console=self.console) as self.bars:
+        with super().open(runs), Progress(*columns, console=Console(stderr=True)) as self.bars:
             self.whole = self.bars.add_task(count(len(runs), "run"), total=1.0, news="")
             yield
 
@@ -139,21 +131,7 @@ class Bars:
                 self.bars.update(self.tasks[name], completed=event.epoch + event.part, news=news)
             elif event.kind in ("end", "failed") and name in self.tasks:
                 self.bars.remove_task(self.tasks.pop(name))
-            if event.kind in ("note", "failed") or (event.kind == "end" and describe(event)):
-                self.bars.console.print(f"{name}: {describe(event)}", markup=False)
+            if event.kind in ("note", "failed", "end") and (text := describe(event)):
+                self.bars.console.print(f"{name}: {text}", markup=False)
             left = self.clock.format_time_left()
             self.bars.update(self.whole, completed=self.clock.part, news=left)
-
-
-class Silence:
-    """Shows nothing; for all ranks but the first."""
-
-    @contextlib.contextmanager
-    def open(self, runs: NamesAndEpochs) -> Iterator[None]:
-        """Do nothing."""
-        del runs
-        yield
-
-    def show(self, name: str, event: Event) -> None:
-        """Do nothing."""
-        del name, event

@@ -16,17 +16,11 @@ __all__ = ["PlannedRun", "Shard", "format_command", "parse_shard", "place_runs"]
 
 
 class PlannedRun(NamedTuple):
-    """A run to do.
-
-    Attributes:
-        recipe: its recipe.
-        root: the folder of its experiment's runs.
-        member: the name of its experiment, if a plan has several.
-    """
+    """A run to do."""
 
     recipe: Recipe
-    root: Path
-    member: str = ""
+    root: Path  # folder of its experiment's runs
+    member: str = ""  # name of its experiment, if a plan has several
 
     @property
     def name(self) -> str:
@@ -41,11 +35,9 @@ class PlannedRun(NamedTuple):
     def find_record(self) -> dict[str, Any] | None:
         """Return the record of a finished run, or None; ``train`` reports a damaged record."""
         folder = self.folder
-        if not folder.record_path.exists():
-            return None
         try:
             record = read_record(folder.record_path)
-        except TrActValueError:
+        except TrActValueError:  # there is none, or it is damaged
             return None
         return record if record["recipe_id"] == folder.identity else None
 
@@ -93,10 +85,6 @@ def format_command(experiment: Experiment, verb: str = "run") -> str:
     >>> from trainact.lab.recipes.experiment import find_experiment
     >>> format_command(find_experiment("imagenet-resnet18"), "tune")
     'tune imagenet-resnet18 --data path/to/imagenet'
-
-    Args:
-        experiment: one of the package's recipes.
-        verb: ``run`` or ``tune``.
     """
     data, source = experiment.recipe.data, experiment.pretraining
     lines = [f"{verb} {experiment.name}"]

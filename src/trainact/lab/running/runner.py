@@ -21,7 +21,7 @@ from trainact.lab.data import load_data
 from trainact.lab.data.images import Note
 from trainact.lab.files import StorageError
 from trainact.lab.ranks import count_ranks, is_first_rank
-from trainact.lab.recipes.recipe import DataFields, Recipe, read_recipe, write_recipe
+from trainact.lab.recipes.recipe import DataFields, read_recipe, write_recipe
 from trainact.lab.records.events import Event, EventHandler, read_event, write_event
 from trainact.lab.records.failures import write_failure
 from trainact.lab.running.display import Display
@@ -48,22 +48,12 @@ class RunResult(NamedTuple):
     record: dict[str, Any] | None
     failure: str | None
 
-    @property
-    def recipe(self) -> Recipe:
-        """Return the run's recipe."""
-        return self.run.recipe
-
 
 def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[RunResult]:
-    """Do all runs and return their results in the same order.
+    """Do all runs, ``jobs`` at a time, and return their results in the same order.
 
-    A run that fails does not stop the others.
-
-    Args:
-        runs: the runs.
-        jobs: how many run at a time; with more than one, each has its own process and an equal
-            share of the threads.
-        display: shows the progress.
+    With several jobs, each run has its own process and an equal share of the threads. A run that
+    fails does not stop the others.
 
     Raises:
         TrActError: ``jobs`` is not positive, or more than one under torchrun; the data or the model

@@ -22,11 +22,7 @@ def shrink(experiment: Experiment, changes: Mapping[str, Any] | None = None) -> 
     Smoke runs are marked as such, have their own folder and are never compared with full runs.
     Large images are resized and fewer, data sets without a folder are replaced by ``photos``, and
     without a GPU the precision is float32. With several networks each one trains for two steps of
-    four images.
-
-    Args:
-        experiment: the experiment.
-        changes: fields that the user set, by dotted name; they keep their values.
+    four images. Fields in ``changes``, which the user set, keep their values.
     """
     data, run = experiment.recipe.data, experiment.recipe.run
     smaller: dict[str, Any] = {
@@ -35,6 +31,8 @@ def shrink(experiment: Experiment, changes: Mapping[str, Any] | None = None) -> 
         "data.test_images": 80,
         "data.batch_size": min(data.batch_size, 32),
         "data.held_out": min(data.held_out, 80),
+        "data.classes": 0,
+        "data.workers": 0,
         "schedule.warmup_epochs": min(experiment.recipe.schedule.warmup_epochs, 0.5),
         "schedule.milestones": [],
         "schedule.per": "step",  # with "epoch", a run of one epoch would stay in the warm-up
@@ -46,10 +44,6 @@ def shrink(experiment: Experiment, changes: Mapping[str, Any] | None = None) -> 
             "data.batch_size": 8,
             "data.image_size": max(32, data.image_size * 2 // 7 // 16 * 16),  # 64 of 224
         }
-    if data.classes:
-        smaller["data.classes"] = 0
-    if data.workers:
-        smaller["data.workers"] = 0
     if run.precision == "fp16" and not torch.cuda.is_available():
         smaller["run.precision"] = "no"
     if experiment.networks:
