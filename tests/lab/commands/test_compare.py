@@ -136,7 +136,7 @@ def test_run_does_the_runs_of_a_file_and_dry_run_none(tmp_path, capsys):
     ]
     assert records[0]["epochs"][0]["train_loss"] == records[1]["epochs"][0]["train_loss"]
     assert cli.main(["run", "photos", "--arms", "tract-9"]) == 2
-    assert "has no arm 'tract-9'" in capsys.readouterr().err
+    assert "unknown arm of photos 'tract-9'" in capsys.readouterr().err
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):

@@ -16,7 +16,7 @@ from trainact.errors import TrActValueError
 from trainact.lab.analysis.answers import answer
 from trainact.lab.analysis.studies import find_studies
 from trainact.lab.commands import cli
-from trainact.lab.records.failures import write_failure
+from trainact.lab.records.record import write_failure
 from trainact.lab.report.wording import SMOKE_WARNING
 
 OWN, VIT, TABLE = "cifar10-cpu-resnet-sgd", "cifar10-vit", "cifar100-table"

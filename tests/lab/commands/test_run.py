@@ -11,7 +11,7 @@ from trainact.errors import TrActValueError
 from trainact.lab.analysis.answers import answer
 from trainact.lab.commands.cli import main
 from trainact.lab.recipes.experiment import find_experiment, name_network
-from trainact.lab.records.failures import clear_failure, read_failure, write_failure
+from trainact.lab.records.record import clear_failure, read_failure, write_failure
 from trainact.lab.running.plan import PlannedRun
 
 

@@ -9,7 +9,15 @@ from comparison_records import make_record
 from trainact.errors import TrActValueError
 from trainact.lab.files import StorageError
 from trainact.lab.recipes.recipe import Recipe, change_recipe
-from trainact.lab.records.record import RunFolder, parse_record, read_record, seal
+from trainact.lab.records.record import (
+    RunFolder,
+    clear_failure,
+    parse_record,
+    read_failure,
+    read_record,
+    seal,
+    write_failure,
+)
 
 
 @pytest.fixture
@@ -86,3 +94,24 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     refused = pytest.raises(StorageError, match="cannot be made")
     with refused, RunFolder(tmp_path / "file", Recipe()).hold(pytest.fail):
         pytest.fail("there is no folder")
+
+
+def test_a_failure_counts_the_attempts_until_it_is_cleared(tmp_path):
+    assert read_failure(tmp_path) is None
+    for attempt in (1, 2):
+        path = write_failure(tmp_path, "the disk is full", "line one\nline two")
+        failure = read_failure(tmp_path)
+        assert (failure["failure"], failure["attempts"]) == ("the disk is full", attempt)
+        assert failure["trace"] == ["line one", "line two"]
+    path.write_text("{}")
+    assert read_failure(tmp_path) is None
+    for _ in range(2):
+        clear_failure(tmp_path)
+        assert not path.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_no_second_failure(tmp_path):
+    (tmp_path / "file").write_text("")
+    write_failure(tmp_path / "file", "the disk is full")
+    clear_failure(tmp_path / "file")
+    assert read_failure(tmp_path / "file") is None

@@ -8,8 +8,7 @@ from comparison_records import make_record
 from result_folders import write_record, write_study
 from trainact.errors import TrActValueError
 from trainact.lab.recipes.recipe import identify, make_recipe
-from trainact.lab.records.failures import write_failure
-from trainact.lab.records.record import seal
+from trainact.lab.records.record import seal, write_failure
 from trainact.lab.records.results import find_runs, list_record_files, sort_key, write_records
 
 RESULTS = Path(__file__).parents[3] / "results"

@@ -13,7 +13,7 @@ from trainact.errors import TrActValueError
 from trainact.lab.data import load_data
 from trainact.lab.ranks import is_first_rank
 from trainact.lab.recipes.recipe import DataFields
-from trainact.lab.records.failures import read_failure
+from trainact.lab.records.record import read_failure
 from trainact.lab.running import runner
 from trainact.lab.running.display import Display, Lines
 from trainact.lab.running.plan import PlannedRun, place_runs

@@ -13,8 +13,7 @@ from data_cases import write_folder
 from lab_helpers import make_quick, start, without_times
 from trainact.lab.files import write_atomically
 from trainact.lab.recipes.recipe import Recipe, change_recipe, write_recipe
-from trainact.lab.records.failures import write_failure
-from trainact.lab.records.record import RunFolder
+from trainact.lab.records.record import RunFolder, write_failure
 from trainact.lab.training import interruption
 from trainact.lab.training import train as train_module
 from trainact.lab.training.interruption import STOPPING, RunInterrupted

@@ -193,11 +193,7 @@ def _change_fields(experiment: Experiment, changes: Mapping[str, Any]) -> Experi
 
 def _choose_arms(experiment: Experiment, names: Sequence[str]) -> Experiment:
     known = {arm.name: arm for arm in experiment.arms}
-    for name in names:
-        if name not in known:
-            raise TrActValueError(
-                f"{experiment.name} has no arm {name!r}; its arms are {', '.join(known)}."
-            )
+    check_known(names, known, f"arm of {experiment.name}")
     return dataclasses.replace(experiment, arms=tuple(known[name] for name in names))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from trainact.errors import TrActValueError
 from trainact.lab.commands.request import add_experiment_options, read_experiments
 from trainact.lab.ranks import is_first_rank
-from trainact.lab.records.failures import read_failure
+from trainact.lab.records.record import read_failure
 from trainact.lab.running.display import choose_display
 from trainact.lab.running.plan import PlannedRun, parse_shard, place_runs
 from trainact.lab.running.runner import RunResult, run_all

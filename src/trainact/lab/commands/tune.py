@@ -97,9 +97,7 @@ def tune(experiment: Experiment, folder: Path, jobs: int, display: Display) -> d
         _check_failures(results)
         records = {identify(result.run.recipe): result.record for result in results}
         for (budget, value), plan in plans.items():
-            scores = [_score(records[identify(recipe)]) for recipe in plan]
-            good = [score for score in scores if score is not None]
-            accuracy = sum(good) / len(good) if len(good) == len(scores) else None
+            accuracy = _average([records[identify(recipe)] for recipe in plan])
             tried.append(
                 {
                     "budget": budget,
@@ -153,10 +151,11 @@ def _check_failures(results: Sequence[RunResult]) -> None:
         )
 
 
-def _score(record: dict[str, Any] | None) -> float | None:
-    if record is None or record["status"] != "complete":
-        return None
-    return read_percent(read_metric(record), record["epochs"][-1])
+def _average(records: Sequence[dict[str, Any] | None]) -> float | None:
+    """Return the mean final metric over seeds; None if a run diverged."""
+    complete = [record for record in records if record and record["status"] == "complete"]
+    scores = [read_percent(read_metric(record), record["epochs"][-1]) for record in complete]
+    return sum(scores) / len(scores) if len(scores) == len(records) else None
 
 
 def _choose_best(tried: Sequence[dict[str, Any]], budget: int, name: str) -> Any:

@@ -1,12 +1,16 @@
 """Records of runs, and the folder of a run: its recipe, checkpoints and, at the end, its record.
 
-A folder without ``record.json`` belongs to a run that was interrupted or is still going on. A
-record carries a seal, the SHA-256 of its other fields, so that a damaged or edited one is noticed.
+A folder without ``record.json`` belongs to a run that was interrupted or is still going on.
+``failure.json`` keeps the reason why a run failed until the run ends; a failed run has no record,
+so the same command tries it again. A record carries a seal, the SHA-256 of its other fields, so
+that a damaged or edited one is noticed.
 """
 
 import contextlib
+import datetime
 import hashlib
 import json
+import platform
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,12 +21,23 @@ from trainact.errors import TrActValueError
 from trainact.lab.files import StorageError, set_aside, write_atomically
 from trainact.lab.recipes.recipe import Recipe, identify, write_recipe
 
-__all__ = ["FORMAT", "Record", "RunFolder", "parse_record", "read_record", "seal"]
+__all__ = [
+    "FORMAT",
+    "Record",
+    "RunFolder",
+    "clear_failure",
+    "parse_record",
+    "read_failure",
+    "read_record",
+    "seal",
+    "write_failure",
+]
 
 Record = Mapping[str, Any]
 """Everything about a run that has ended, complete or diverged, as JSON values."""
 FORMAT = 1
 """The version of a record's fields."""
+FAILURE = "failure.json"
 
 
 class RunFolder:
@@ -123,3 +138,33 @@ def parse_record(text: str, source: str) -> dict[str, Any]:
     if record.get("seal") != seal(record):
         raise TrActValueError(f"{source} is not as it was written: its seal does not fit")
     return record
+
+
+def write_failure(folder: Path, failure: str, trace: str = "") -> Path:
+    """Write the reason, one sentence, into the run's folder if possible; return the file's path."""
+    before = read_failure(folder)
+    content = {
+        "failure": failure,
+        "attempts": 1 + (before["attempts"] if before else 0),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "host": platform.node(),
+        "trace": trace.splitlines(),
+    }
+    with contextlib.suppress(StorageError):  # the failure is also printed
+        write_atomically(folder / FAILURE, json.dumps(content, indent=1).encode())
+    return folder / FAILURE
+
+
+def read_failure(folder: Path) -> dict[str, Any] | None:
+    """Return what the last ``write_failure`` wrote, or None."""
+    try:
+        content = json.loads((folder / FAILURE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) and "attempts" in content else None
+
+
+def clear_failure(folder: Path) -> None:
+    """Remove the reason of an earlier failure, because the run has ended."""
+    with contextlib.suppress(OSError):
+        (folder / FAILURE).unlink(missing_ok=True)

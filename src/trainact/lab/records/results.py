@@ -19,8 +19,7 @@ from typing import Any
 from trainact.errors import TrActValueError
 from trainact.lab.files import write_atomically
 from trainact.lab.recipes.recipe import name_run, read_recipe
-from trainact.lab.records.failures import read_failure
-from trainact.lab.records.record import Record, parse_record, read_record
+from trainact.lab.records.record import Record, parse_record, read_failure, read_record
 
 __all__ = [
     "RECORDS",

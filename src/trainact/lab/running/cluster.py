@@ -25,8 +25,8 @@ from trainact.errors import TrActError, TrActValueError
 from trainact.lab.data import load_data
 from trainact.lab.files import write_atomically
 from trainact.lab.ranks import count_ranks
-from trainact.lab.records.events import Event, EventHandler, read_event, write_event
-from trainact.lab.records.failures import clear_failure, write_failure
+from trainact.lab.records.events import Event, read_event, write_event
+from trainact.lab.records.record import clear_failure, write_failure
 from trainact.lab.running.display import Display
 from trainact.lab.running.plan import PlannedRun
 from trainact.lab.running.runner import RunResult, cache_data, do_run, reuse_record
@@ -72,25 +72,21 @@ def do_task(run: PlannedRun, marker: Path, mailbox: Any) -> Delivery:
             mailbox.put.remote(run.name, write_event(event))
 
     report(Event("note", text=f"on {platform.node()}, process {os.getpid()}"))
+    placed = run
+    if not marker.exists():
+        user = getattr(os, "getuid", getpass.getuser)()
+        placed = run._replace(root=Path(tempfile.gettempdir()) / f"trainact-runs-{user}")
+        placed.root.mkdir(mode=0o700, exist_ok=True)
     try:
-        return _do_task(run, marker, report)
+        _, record, failure = do_run(placed, report, _load)
     except RunInterrupted:  # Ray restarts a task that dies, not one that raises
         os._exit(1)
-
-
-def _do_task(run: PlannedRun, marker: Path, report: EventHandler) -> Delivery:
-    if marker.exists():
-        _, record, failure = do_run(run, report, _load)
+    if placed is run:
         return Delivery(record, failure, {})
-    user = getattr(os, "getuid", getpass.getuser)()
-    scratch = Path(tempfile.gettempdir()) / f"trainact-runs-{user}"
-    scratch.mkdir(mode=0o700, exist_ok=True)
-    own = run._replace(root=scratch)
-    _, record, failure = do_run(own, report, _load)
-    files = _pack(own.folder.path)
+    files = _pack(placed.folder.path)
     if record is not None:
-        shutil.rmtree(own.folder.path, ignore_errors=True)
-    return Delivery(record, failure and failure.replace(str(scratch), str(run.root)), files)
+        shutil.rmtree(placed.folder.path, ignore_errors=True)
+    return Delivery(record, failure and failure.replace(str(placed.root), str(run.root)), files)
 
 
 def _pack(folder: Path) -> dict[str, bytes]:

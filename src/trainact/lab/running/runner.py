@@ -23,7 +23,7 @@ from trainact.lab.files import StorageError
 from trainact.lab.ranks import count_ranks, is_first_rank
 from trainact.lab.recipes.recipe import DataFields, read_recipe, write_recipe
 from trainact.lab.records.events import Event, EventHandler, read_event, write_event
-from trainact.lab.records.failures import write_failure
+from trainact.lab.records.record import write_failure
 from trainact.lab.running.display import Display
 from trainact.lab.running.plan import PlannedRun
 from trainact.lab.training.interruption import STOPPING, RunInterrupted, take_term_as_interrupt

@@ -23,8 +23,7 @@ from trainact.lab.metric import ACCURACY, read_percent
 from trainact.lab.recipes.recipe import Recipe, identify, recipe_to_dict
 from trainact.lab.records.checkpoint import remove_checkpoints
 from trainact.lab.records.events import Event, EventHandler
-from trainact.lab.records.failures import clear_failure
-from trainact.lab.records.record import FORMAT, RunFolder
+from trainact.lab.records.record import FORMAT, RunFolder, clear_failure
 from trainact.lab.training.machine import start_machine, start_tracker, sum_over_ranks
 from trainact.lab.training.progress import TOTALS, Progress
 from trainact.lab.training.resume_checks import check_record
