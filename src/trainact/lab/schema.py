@@ -72,9 +72,6 @@ def parse_whole_numbers(text: str, option: str) -> tuple[int, ...]:
 
     >>> parse_whole_numbers("0-2,7", "--seeds")
     (0, 1, 2, 7)
-
-    Raises:
-        TrActValueError: the text has another form, no number, or a number twice.
     """
     numbers: list[int] = []
     for part in text.split(","):
@@ -90,11 +87,7 @@ def parse_whole_numbers(text: str, option: str) -> tuple[int, ...]:
 
 
 def parse_positive_numbers(text: str, option: str) -> tuple[float, ...]:
-    """Return the positive numbers of ``0.05,0.1``.
-
-    Raises:
-        TrActValueError: the text has another form, or a number is not positive and finite.
-    """
+    """Return the positive numbers of ``0.05,0.1``."""
     try:
         numbers = tuple(float(part) for part in text.split(","))
     except ValueError:

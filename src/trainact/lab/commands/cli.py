@@ -85,9 +85,6 @@ def _join_fields(arguments: Sequence[str]) -> list[str]:
 
     >>> _join_fields(["--data.folder", "here", "--seeds", "0-4", "--run.ema=0.9"])
     ['data.folder=here', '--seeds', '0-4', 'run.ema=0.9']
-
-    Raises:
-        TrActValueError: a field has no value.
     """
     joined: list[str] = []
     words = iter(arguments)

@@ -36,15 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the records and print what was added; 1 if a damaged file was left out.
-
-    Nothing is written before everything is checked.
-
-    Raises:
-        TrActValueError: there is nothing to collect, a file below ``--into`` is damaged, or a run
-            has two different records.
-        StorageError: a file cannot be written.
-    """
+    """Check everything, then write the records; 1 if a damaged file was left out."""
     found = _gather(arguments.runs, arguments.into)
     merges = [_merge(path, rows, arguments.replace) for path, rows in found.records.items()]
     for path, content in found.tunings.items():

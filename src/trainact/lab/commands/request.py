@@ -50,10 +50,8 @@ def add_experiment_options(
 ) -> None:
     """Add the shared options and the positional ``settings``.
 
-    Args:
-        parser: the parser of the command.
-        refused: options that do not apply to the command, with the reason.
-        changed: arguments of ``add_argument`` that differ in the command, by option.
+    ``refused`` holds the options that do not apply to the command, with the reason; ``changed``
+    the arguments of ``add_argument`` that differ in the command, by option.
     """
     for option, arguments in OPTIONS.items():
         if option in refused:
@@ -72,9 +70,6 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
 
     >>> parse_settings(["optimizer.lr=0.1"])
     {'optimizer.lr': '0.1'}
-
-    Raises:
-        TrActValueError: an item has another form, or sets a field again.
     """
     changes: dict[str, str] = {}
     for setting in settings:
@@ -93,9 +88,6 @@ def read_experiments(
     """Return the recipe's experiments with the options of ``add_experiment_options`` applied.
 
     ``fields`` are recipe fields that other options of the command set.
-
-    Raises:
-        TrActValueError: an option is invalid, or does not apply to the recipe.
     """
     return [
         _read_experiment(experiment, arguments, fields or {})

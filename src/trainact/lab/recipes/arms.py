@@ -105,9 +105,6 @@ def parse_arms(names: Sequence[str], lams: Sequence[float]) -> list[Arm]:
 
     >>> [arm.name for arm in parse_arms(["plain", "tract", "lr=3"], [0.1, 0.2])]
     ['plain', 'tract-0.1', 'tract-0.2', 'lr-3']
-
-    Raises:
-        TrActValueError: an arm is unknown or named twice, or there is none.
     """
     arms = [arm for name in names for arm in _parse(name, lams)]
     known = [arm.name for arm in arms]

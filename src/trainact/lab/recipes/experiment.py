@@ -127,11 +127,7 @@ def name_network(model: str) -> str:
 
 
 def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
-    """Return the experiment of a recipe file; without a table ``experiment`` it has one run.
-
-    Raises:
-        TrActValueError: a key, an arm or a value is invalid.
-    """
+    """Return the experiment of a recipe file; without a table ``experiment`` it has one run."""
     tables = dict(tables)
     head = tables.pop("experiment", None)
     recipe = make_recipe(tables, name)

@@ -193,6 +193,11 @@ FIELDS_WITHOUT_EFFECT = {
     *("data.workers", "data.folder"),
 }
 """Fields that do not change what a run computes; a recipe's identity ignores them."""
+POSITIVE = {
+    *("data.batch_size", "data.repeats", "schedule.epochs", "schedule.decay", "tract.lam"),
+    *("optimizer.lr", "optimizer.first_layer_lr", "optimizer.first_layer_sgd_lr"),
+    *("run.accumulation", "run.checkpoint_seconds"),
+}
 FIELDS_ADDED_LATER = {
     "data": ("classes", "crop_fill", "interpolation", "test_crop", "colour_jitter", "mixup",
              "cutmix", "repeats"),
@@ -277,11 +282,7 @@ def name_run(recipe: Recipe) -> str:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file.
-
-    Raises:
-        TrActValueError: the file cannot be read, or is not TOML.
-    """
+    """Return the tables of a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -300,25 +301,15 @@ def write_recipe(recipe: Recipe, path: Path) -> None:
 
 def _check(recipe: Recipe) -> None:
     """Check the ranges of fields and the fields that depend on each other."""
-    data, optimizer, schedule, run = recipe.data, recipe.optimizer, recipe.schedule, recipe.run
-    positive = {
-        "data.batch_size": data.batch_size,
-        "data.repeats": data.repeats,
-        "schedule.epochs": schedule.epochs,
-        "run.accumulation": run.accumulation,
-        "optimizer.lr": optimizer.lr,
-        "optimizer.first_layer_lr": optimizer.first_layer_lr,
-        "optimizer.first_layer_sgd_lr": optimizer.first_layer_sgd_lr,
-        "tract.lam": recipe.tract.lam,
-        "schedule.decay": schedule.decay,
-        "run.checkpoint_seconds": run.checkpoint_seconds,
-    }
-    for name, value in positive.items():
-        _require(value > 0, f"{name} must be positive; got {value}.")
+    data, optimizer, run = recipe.data, recipe.optimizer, recipe.run
     for table, row in recipe_to_dict(recipe).items():
         for key, value in row.items():
             if isinstance(value, int | float):
-                message = f"{table}.{key} must be finite and not negative; got {value}."
+                name = f"{table}.{key}"
+                _require(
+                    value > 0 or name not in POSITIVE, f"{name} must be positive; got {value}."
+                )
+                message = f"{name} must be finite and not negative; got {value}."
                 _require(0 <= value < float("inf"), message)
     _require(
         data.evaluate_on == "test" or data.held_out > 0,

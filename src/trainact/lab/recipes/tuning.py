@@ -39,9 +39,6 @@ def use_tuning(experiment: Experiment, tuning: Mapping[str, Any]) -> Experiment:
 
     A chosen learning-rate multiplier of the first layer becomes an arm instead, in place of the
     recipe's arms with such a multiplier.
-
-    Raises:
-        TrActValueError: another experiment was tuned, or a budget was not tuned.
     """
     if tuning["experiment"] != experiment.name:
         raise TrActValueError(

@@ -69,11 +69,7 @@ class FoundRun:
 
 
 def find_runs(roots: Sequence[Path]) -> list[FoundRun]:
-    """Return all runs below folders, ended, interrupted or damaged, each file once.
-
-    Raises:
-        TrActValueError: a root is not a folder.
-    """
+    """Return all runs below folders, ended, interrupted or damaged, each file once."""
     runs = []
     for folder in sorted({p.parent for p in _find(roots, "record.json", "recipe.toml")}):
         path, inside = folder / "record.json", folder.parent.name in RUN_FOLDERS

@@ -142,11 +142,7 @@ class Cluster:
             ) from error
 
     def run_all(self, runs: Sequence[PlannedRun], display: Display) -> list[RunResult]:
-        """Do all runs that have no record; a run that fails does not stop the others.
-
-        Raises:
-            TrActError: the cluster cannot be reached.
-        """
+        """Do all runs that have no record; a run that fails does not stop the others."""
         placed = {run.name: run._replace(root=run.root.resolve()) for run in runs}
         results: dict[str, RunResult] = {}
         with display.open([(run.name, run.recipe.schedule.epochs) for run in runs]):

@@ -69,9 +69,6 @@ def parse_shard(text: str) -> Shard:
 
     >>> parse_shard("2/8")
     Shard(number=2, parts=8)
-
-    Raises:
-        TrActValueError: the text has another form, or i is not from 1 to n.
     """
     match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
