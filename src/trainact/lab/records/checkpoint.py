@@ -24,7 +24,7 @@ KEPT = 2
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
-    """Write the state of a run after an optimizer step: nested dicts, lists, tensors and numbers."""
+    """Write the state of a run after ``step`` steps: nested dicts, lists, tensors and numbers."""
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps(_pack(state, "state", tensors))
     content = safetensors.torch.save(tensors, metadata={"skeleton": skeleton})
