@@ -89,7 +89,7 @@ def test_one_budget_gives_no_speed_up_and_a_reason():
     assert answers.speed_ups == ()
     (why,) = answers.missing
     assert "a speed-up needs two or more budgets" in why
-    assert "complete runs have 3 epochs (plain: 3)" in why
+    assert "budgets with complete runs: 3 (plain: 3)" in why
 
 
 def test_no_common_seed_gives_no_speed_up_and_a_reason():

@@ -76,7 +76,7 @@ def find_speed_ups(
     found, missing = [], []
     for arm, by_budget in arms.items() if plain else ():
         larger = [budget for budget in sorted(plain) if budget > min(by_budget)]
-        budgets = f"complete runs have {_list(by_budget)} epochs (plain: {_list(plain)})."
+        budgets = f"budgets with complete runs: {_list(by_budget)} (plain: {_list(plain)})."
         if len(by_budget) < 2 or not larger:
             missing.append(
                 f"{arm.title}: a speed-up needs two or more budgets, and plain at a larger one "
