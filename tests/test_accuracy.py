@@ -1,6 +1,7 @@
 """Accuracy of the default float32 on real images, whose eigenvalues go from 0 to hundreds."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -86,3 +87,62 @@ def test_raw_pixels_are_good_enough_by_default_for_small_kernels(cifar_images, n
     images = F.interpolate(cifar_images, size=pixels, mode="bilinear")
     in_all, _, _ = measure(images, LAYERS[name], None)
     assert in_all <= 2e-2
+
+
+def walk(rows: int, columns: int, step: float = 1.0) -> Tensor:
+    """Return random walks: eigenvalues over many orders of magnitude."""
+    return step * torch.randn(rows, columns).cumsum(1)
+
+
+def spread(rows: int, columns: int, largest: float) -> Tensor:
+    """Return rows whose second moment has eigenvalues from 0.001 to ``largest``, about."""
+    scale = torch.logspace(math.log10(largest), -3, columns).sqrt()
+    rotation, _ = torch.linalg.qr(torch.randn(columns, columns))
+    return torch.randn(rows, columns) * scale @ rotation
+
+
+FEW_ROWS = {
+    "eigenvalues-to-267": lambda: spread(32, 192, 267),
+    "walks": lambda: walk(700, 768),
+    "large-walks": lambda: walk(100, 768, 3.0),
+    "short-walks": lambda: walk(100, 128),
+}
+
+
+def measure_rows(rows: Tensor, **options) -> tuple[float, float]:
+    """Return the error of TrAct's gradient of a Linear, and that of the exact inverse of G."""
+    layer = nn.Linear(rows.shape[1], 64)
+    tract = TrAct(copy.deepcopy(layer), **options)
+    grad_z = torch.randn(len(rows), 64)
+    layer(rows).backward(grad_z)
+    tract(rows).backward(grad_z)
+    x = rows.double()
+    inverse = torch.linalg.inv(x.T @ x / len(x) + 0.1 * torch.eye(x.shape[1]).double())
+    exact = grad_z.double().T @ x @ inverse
+    return (
+        relative_error(tract.weight.grad, exact),
+        relative_error(layer.weight.grad.double() @ inverse, exact),
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"every": 2}, {"sync": True}], ids=str)
+@pytest.mark.parametrize("name", FEW_ROWS)
+def test_few_rows_are_as_exact_as_the_plain_gradient_allows(name, options):
+    """Both forms: b × b by default, n × n with ``every`` and ``sync``."""
+    error, inherited = measure_rows(FEW_ROWS[name](), **options)
+    assert error <= 3 * inherited
+
+
+@pytest.mark.parametrize("levels", [1, 255])
+def test_few_patches_are_as_exact_as_the_plain_gradient_allows(cifar_images, levels):
+    patches = unfold_rows(cifar_images, patches_of_layer(nn.Conv2d(3, 1, 16, 16)))[0]
+    error, inherited = measure_rows((patches * (levels / 255)).float())
+    assert error <= 3 * inherited <= 0.1
+
+
+def test_pixels_so_large_that_no_digit_is_left_are_warned_of(cifar_images):
+    """12 bits for each pixel, which the rounding of the plain gradient does not survive."""
+    patches = unfold_rows(cifar_images, patches_of_layer(nn.Conv2d(3, 1, 16, 16)))[0]
+    with pytest.warns(RuntimeWarning, match="no correct digit"):
+        error, _ = measure_rows((patches * 16).float())
+    assert error > 0.3

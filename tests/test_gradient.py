@@ -170,7 +170,7 @@ class _NoFloat64(TorchDispatchMode):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("options", [{}, {"rows": 7}, {"every": 2}], ids=str)
 def test_a_device_without_float64_needs_no_option(case: Case, options, monkeypatch):
-    monkeypatch.setattr(trainact.options, "_has_float64", lambda device: False)
+    monkeypatch.setattr(trainact.options, "has_float64", lambda device: False)
     layer, x = TrAct(case.make(), **options), torch.randn(case.shape)
     with _NoFloat64():
         layer(x).sum().backward()

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from trainact import TrAct, TrActError, TrActLinear, apply_tract, precondition_grad
+from trainact.options import choose_precision
 
 BAD_LAMS = [
     (0, ValueError, "lam=0 is out of range"),
@@ -88,3 +89,22 @@ def test_sync_is_a_bool():
 def test_options_other_than_the_defaults_are_shown():
     assert repr(TrAct(nn.Linear(4, 3), every=4, rows=99)).endswith("lam=0.1, every=4, rows=99)")
     assert repr(TrAct(nn.Linear(4, 3), sync=True)).endswith("lam=0.1, sync=True)")
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_inputs", "expected"),
+    [
+        (500, 48, (torch.float32, torch.float64)),
+        (500, 256, (torch.float32, torch.float32)),  # wide
+        (47, 48, (torch.float64, torch.float64)),  # fewer rows than columns
+        (500, 768, (torch.float64, torch.float64)),
+        (None, 48, (torch.float32, torch.float64)),
+    ],
+)
+def test_few_rows_are_computed_in_float64_and_wide_sums_in_float32(num_rows, num_inputs, expected):
+    device = torch.device("cpu")
+    assert choose_precision(None, torch.float32, device, num_rows, num_inputs) == expected
+    without_float64 = choose_precision(
+        None, torch.float32, torch.device("mps"), num_rows, num_inputs
+    )
+    assert without_float64 == (torch.float32, torch.float32)

@@ -8,11 +8,19 @@ from torch import Tensor, nn
 
 from cases import CASES, Case
 from test_properties import convolutions
+from trainact import outer_products
+from trainact.device_costs import ACCELERATOR, CPU
 from trainact.options import Precision
-from trainact.outer_products import choose_method, sum_by_unfolding, sum_outer_products
+from trainact.outer_products import (
+    choose_method,
+    sum_by_large_chunks,
+    sum_by_unfolding,
+    sum_outer_products,
+)
 from trainact.overlapping_patches import can_sum_by_lines, sum_by_lines
 from trainact.reference import cut_patches
 from trainact.rows import RowSample, count_rows, patches_of_layer, unfold_rows
+from trainact.torch_internals import TorchDispatchMode
 
 FLOAT64 = Precision(torch.float64, torch.float64)
 STEMS = {
@@ -37,7 +45,9 @@ def error(actual: Tensor, rows: Tensor) -> float:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.parametrize("method", [sum_by_unfolding, sum_by_lines, sum_outer_products])
+@pytest.mark.parametrize(
+    "method", [sum_by_unfolding, sum_by_large_chunks, sum_by_lines, sum_outer_products]
+)
 def test_every_method_gives_the_sum_over_the_rows(case: Case, method):
     layer, x = case.draw()
     patches = patches_of_layer(layer)
@@ -55,7 +65,7 @@ def test_every_method_gives_the_sum_over_the_rows(case: Case, method):
 @pytest.mark.usefixtures("samples")
 @settings(max_examples=120)
 @given(case=convolutions(), dtype=st.sampled_from([torch.float64, torch.float32]))
-def test_both_methods_agree_on_any_convolution(case, dtype):
+def test_all_methods_agree_on_any_convolution(case, dtype):
     layer, x = case
     patches = patches_of_layer(layer)
     try:
@@ -66,13 +76,31 @@ def test_both_methods_agree_on_any_convolution(case, dtype):
     x = x.to(dtype)
     rows = cut_patches(x, layer)
     bound = 1e-13 if dtype == torch.float64 else 1e-5
-    for method in (sum_by_lines, sum_by_unfolding):
+    for method in (sum_by_lines, sum_by_unfolding, sum_by_large_chunks):
         assert error(method(x, patches, Precision(dtype, torch.float64)), rows) < bound
 
 
 @pytest.mark.parametrize(("layer", "shape", "method"), STEMS.values(), ids=STEMS)
 def test_the_method_is_chosen_by_shape_alone(layer, shape, method):
-    assert choose_method(torch.empty(shape, device="meta"), patches_of_layer(layer)) is method
+    x, patches = torch.empty(shape, device="meta"), patches_of_layer(layer)
+    assert choose_method(x, patches, CPU) is method
+    assert choose_method(x, patches) is choose_method(x, patches, ACCELERATOR)
+
+
+@pytest.mark.parametrize(("layer", "shape", "_"), STEMS.values(), ids=STEMS)
+def test_an_accelerator_unfolds_large_chunks(layer, shape, _):
+    x = torch.empty(shape, device="meta")
+    assert choose_method(x, patches_of_layer(layer)) is sum_by_large_chunks
+
+
+def test_costs_decide_between_the_methods():
+    layer, shape, _ = STEMS["resnet-7x7"]
+    x, patches = torch.empty(shape, device="meta"), patches_of_layer(layer)
+    assert choose_method(x, patches, CPU._replace(line_product=100)) is not sum_by_lines
+    assert choose_method(x, patches, CPU._replace(operator=1e12)) is not sum_by_lines
+    assert (
+        choose_method(x, patches, ACCELERATOR._replace(line_product=1, operator=1)) is sum_by_lines
+    )
 
 
 @pytest.mark.parametrize("name", ["resnet-7x7", "vit-s-16"])
@@ -103,9 +131,66 @@ def test_a_sample_is_scaled_up_to_all_rows():
     assert torch.allclose(actual[0], rows.T @ rows * (72 / 9))
 
 
-@pytest.mark.parametrize(("num_inputs", "dtype"), [(255, torch.float64), (256, torch.float32)])
-def test_a_wide_sum_has_the_dtype_of_its_products(num_inputs, dtype):
-    x, patches = torch.randn(9, num_inputs), patches_of_layer(nn.Linear(num_inputs, 2))
-    precision = Precision(torch.float32, torch.float64)
-    for sample in (None, RowSample(3, torch.tensor(0))):
-        assert sum_outer_products(x, patches, precision, sample).dtype == dtype
+@pytest.mark.parametrize("chunk_bytes", [1 << 10, 1 << 16])
+def test_large_chunks_need_no_more_memory_than_allowed(chunk_bytes, monkeypatch):
+    """Every chunk, padded and unfolded, fits; their products need a quarter of the input."""
+    monkeypatch.setattr(outer_products, "LARGE_CHUNK_BYTES", chunk_bytes)
+    layer, x = nn.Conv2d(3, 8, 7, 2, 3), torch.randn(16, 3, 48, 48)
+    patches = patches_of_layer(layer)
+    chunks = outer_products._split_samples(x, patches)
+    for chunk in chunks:
+        rows = unfold_rows(chunk, patches)
+        padded = chunk.numel() * 54**2 / 48**2
+        assert rows.numel() + padded <= max(2 * x.numel(), chunk_bytes // 4)
+    assert sum(map(len, chunks)) == len(x)
+    exact = sum_by_unfolding(x.double(), patches, FLOAT64)
+    actual = sum_by_large_chunks(x, patches, Precision(torch.float32, torch.float64))
+    assert ((actual - exact).norm() / exact.norm()).item() < 1e-6
+
+
+class _MatmulPrecisions(TorchDispatchMode):
+    """Records the precision that float32 products may have while they run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.baddbmm):
+            self.seen |= {torch.backends.cuda.matmul.fp32_precision}
+            self.seen |= {torch.backends.mkldnn.matmul.fp32_precision}
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(params=["legacy", "fp32_precision"])
+def low_precision(request):
+    """TF32 products, set by either of torch's interfaces."""
+    if request.param == "legacy":
+        torch.set_float32_matmul_precision("high")
+    else:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        torch.backends.mkldnn.matmul.fp32_precision = "tf32"
+    yield
+    torch.backends.cuda.matmul.fp32_precision = "none"
+    torch.backends.mkldnn.matmul.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.usefixtures("low_precision")
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("name", ["cifar-3x3", "cifar-vit", "vit-s-16"])
+def test_products_keep_full_precision_under_tf32(name, device):
+    layer, shape, _ = STEMS[name]
+    x = torch.empty(2, *shape[1:], device=device)
+    precision = Precision(torch.float32, torch.float32)
+    with _MatmulPrecisions() as products:
+        sum_outer_products(x, patches_of_layer(layer), precision)
+    assert products.seen == {"ieee"}
+    assert torch.backends.cuda.matmul.fp32_precision == "tf32"  # for everyone else
+
+
+@pytest.mark.usefixtures("low_precision")
+def test_the_users_precision_is_put_back_after_an_error():
+    with pytest.raises(RuntimeError, match="stop"), outer_products.full_precision_products():
+        raise RuntimeError("stop")
+    assert torch.backends.cuda.matmul.fp32_precision == "tf32"

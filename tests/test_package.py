@@ -20,6 +20,7 @@ ORDER = [
     "errors",
     "torch_internals",
     "options",
+    "device_costs",
     "rows",
     "overlapping_patches",
     "outer_products",

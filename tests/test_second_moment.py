@@ -67,9 +67,9 @@ def test_the_factor_is_computed_once_for_each_lam():
     x = torch.randn(30, 4).double()
     moment = moment_of(x)
     factor = moment.factorize(0.1)
-    assert_close(factor @ factor.mT, (x.T @ x / 30 + 0.1 * torch.eye(4).double())[None])
+    assert_close(factor.lower @ factor.lower.mT, (x.T @ x / 30 + 0.1 * torch.eye(4).double())[None])
     assert moment.factorize(0.1) is factor
-    other = moment.factorize(0.2)
+    other = moment.factorize(0.2).lower
     assert_close(other @ other.mT, (x.T @ x / 30 + 0.2 * torch.eye(4).double())[None])
 
 

@@ -1,48 +1,54 @@
 """Cholesky factorization and solve; a factorization that fails gives NaN."""
 
 import warnings
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from trainact.torch_internals import is_transform_tensor
 
-__all__ = ["divide_by_factor", "factorize"]
+__all__ = ["Factor", "divide_by_factor", "factorize", "is_readable"]
 
 
-def factorize(matrix: Tensor, damping: float) -> Tensor:
-    """Return the Cholesky factor L of A + damping I = L Lᵀ, shape [g, k, k].
+class Factor(NamedTuple):
+    """A Cholesky factor L, shape [g, k, k], and where it failed: an int32 [g], not 0 there."""
 
-    If the factorization fails, the first entry of L is NaN, and so is every gradient computed with
-    it: a GradScaler skips such a step. The device is not synchronised to find out. On a CPU, where
-    reading a value is free, a warning gives the reason.
+    lower: Tensor
+    failed: Tensor
+
+
+def factorize(matrix: Tensor, damping: float) -> Factor:
+    """Return the Cholesky factor L of A + damping I = L Lᵀ.
+
+    If the factorization fails, every gradient computed with it is NaN: a GradScaler skips such a
+    step. The device is not synchronised to find out. On a CPU, where reading a value is free, a
+    warning gives the reason.
 
     Args:
-        matrix: A, symmetric, shape [g, k, k].
+        matrix: A, symmetric, shape [g, k, k]; it is overwritten by A + damping I.
         damping: the number to add to its diagonal.
     """
-    damped = matrix.clone()
-    damped.diagonal(dim1=-2, dim2=-1).add_(damping)
-    factor, info = torch.linalg.cholesky_ex(damped)
-    if _is_readable(info) and bool((info > 0).any()):
+    matrix.diagonal(dim1=-2, dim2=-1).add_(damping)
+    factor = Factor(*torch.linalg.cholesky_ex(matrix))
+    if is_readable(factor.failed) and bool(factor.failed.any()):
         _warn_of_failure(matrix)
-    corner = factor[..., 0, 0]
-    corner.copy_(torch.where(info > 0, torch.nan, corner))
     return factor
 
 
-def divide_by_factor(matrix: Tensor, factor: Tensor) -> Tensor:
-    """Return B (L Lᵀ)⁻¹, shape [g, m, k], in the factor's dtype.
+def divide_by_factor(matrix: Tensor, factor: Factor) -> Tensor:
+    """Return B (L Lᵀ)⁻¹, shape [g, m, k], in the factor's dtype; NaN for a group that failed.
 
     Args:
         matrix: B, shape [g, m, k].
-        factor: L from :func:`factorize`, shape [g, k, k].
+        factor: from :func:`factorize`.
     """
-    solution = torch.cholesky_solve(matrix.to(factor.dtype).mT, factor).mT
-    return torch.where(factor[..., :1, :1].isnan(), torch.nan, solution)
+    failed = factor.failed[..., None, None] != 0
+    valid = matrix.to(factor.lower.dtype).masked_fill(failed, torch.nan)
+    return torch.cholesky_solve(valid.mT, factor.lower).mT
 
 
-def _is_readable(tensor: Tensor) -> bool:
+def is_readable(tensor: Tensor) -> bool:
     """Return whether values can be read at no cost: a CPU tensor that is not being traced."""
     return (
         type(tensor) is Tensor

@@ -169,7 +169,7 @@ class _PreconditionGrad(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         weight, x, ctx.patches, ctx.lam, ctx.options, ctx.sync_slot, ctx.kept, ctx.seed = inputs[:8]
         ctx.pooled_total, ctx.pooled_rows = inputs[8:]
-        ctx.precision = choose_precision(ctx.options.moment_dtype, weight.dtype, x.device)
+        ctx.weight_dtype = weight.dtype
         ctx.moment = None
         ctx.save_for_backward(x)
 
@@ -206,7 +206,7 @@ def _precondition_call(ctx: Any, grad_weight: Tensor) -> Tensor:
             return torch.zeros_like(grad_weight)
         if call.prefers_few_rows():
             rows = call.unfold()
-            return precondition_few_rows(grad_weight, rows, ctx.lam, call.precision.sums)
+            return precondition_few_rows(grad_weight, rows, ctx.lam)
         if ctx.kept is not None:
             moment = ctx.kept.find(ctx.lam, call.measure_over_ranks)
         else:
@@ -221,19 +221,22 @@ class _CallInput:
         (x,) = ctx.saved_tensors
         self.x: Tensor = x.detach()
         self.patches: Patches = ctx.patches
-        self.precision: Precision = ctx.precision
         self.options: Options = ctx.options
         self.sync_slot: int | None = ctx.sync_slot
         self.num_rows = count_rows(self.x, self.patches)
         size = self.options.sample_size
         takes_all = size is None or size >= self.num_rows
         self.sample = None if takes_all else RowSample(size, ctx.seed)
+        count = self.num_rows if self.sample is None else self.sample.size
+        num_inputs = count_inputs(self.x, self.patches)
+        self.has_few_rows = count < num_inputs
+        self.precision: Precision = choose_precision(
+            self.options.moment_dtype, ctx.weight_dtype, x.device, count, num_inputs
+        )
 
     def prefers_few_rows(self) -> bool:
         """Return whether the b × b system is smaller and the second moment itself not needed."""
-        count = self.num_rows if self.sample is None else self.sample.size
-        is_smaller = count < count_inputs(self.x, self.patches)
-        return is_smaller and self.options.every == 1 and not self.options.sync
+        return self.has_few_rows and self.options.every == 1 and not self.options.sync
 
     def unfold(self) -> Tensor:
         return unfold_rows(self.x.to(self.precision.products), self.patches, self.sample)

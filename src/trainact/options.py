@@ -10,15 +10,21 @@ from trainact.errors import TrActTypeError, TrActValueError
 
 __all__ = [
     "DEFAULT_LAM",
+    "WIDE_INPUTS",
     "Options",
     "Precision",
     "check_lam",
     "check_options",
     "choose_precision",
+    "widest_dtype",
 ]
 
 DEFAULT_LAM = 0.1
 """λ of the paper's experiments; the paper suggests 0.05 for short and 0.2 for long training."""
+
+
+WIDE_INPUTS = 256
+"""A second moment of so many columns is wide: sums and solve in float64 would double its time."""
 
 
 class Options(NamedTuple):
@@ -86,15 +92,39 @@ def check_options(options: Options) -> Options:
 
 
 def choose_precision(
-    moment_dtype: torch.dtype | None, weight_dtype: torch.dtype, device: torch.device
+    moment_dtype: torch.dtype | None,
+    weight_dtype: torch.dtype,
+    device: torch.device,
+    num_rows: int | None = None,
+    num_inputs: int = 0,
 ) -> Precision:
-    """Return the dtypes of the second moment: sums are float64 if the device supports it."""
+    """Return the dtypes of a second moment.
+
+    Products have the moment's dtype, and sums float64. Products of fewer rows than columns are
+    cheap, and float64 too. Sums of a wide second moment have the products' dtype.
+
+    Args:
+        moment_dtype: the option.
+        weight_dtype: decides if ``moment_dtype`` is None.
+        device: if it does not support float64, everything has the moment's dtype.
+        num_rows: b; None if it is not known.
+        num_inputs: n.
+    """
     if moment_dtype is None:
         moment_dtype = torch.float64 if weight_dtype == torch.float64 else torch.float32
-    return Precision(moment_dtype, torch.float64 if _has_float64(device) else moment_dtype)
+    exact = widest_dtype(device, moment_dtype)
+    if num_rows is not None and num_rows < num_inputs:
+        return Precision(exact, exact)
+    return Precision(moment_dtype, moment_dtype if num_inputs >= WIDE_INPUTS else exact)
 
 
-def _has_float64(device: torch.device) -> bool:
+def widest_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """Return float64, or ``dtype`` on a device without float64."""
+    return torch.float64 if has_float64(device) else dtype
+
+
+def has_float64(device: torch.device) -> bool:
+    """Return whether the device computes in float64."""
     return device.type != "mps"
 
 

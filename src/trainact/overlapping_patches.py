@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trainact.device_costs import DeviceCosts
 from trainact.options import Precision
 from trainact.rows import Patches, count_inputs, output_size, pad_input
 
@@ -27,11 +28,11 @@ LINE_POSITIONS = 2048
 LEFT_HEIGHT = 12
 """Height of the left matrix in a product of lines; a CPU needs about this many to be fast."""
 
-SUMS_ELEMENTS = 1 << 22
-"""The sums may have this many elements, even if the input has fewer (16 MiB in float32)."""
+SMALL_MEMORY = 4 << 20
+"""Bytes that the method may use even if the input is smaller."""
 
-CALL_COST = 5_000_000
-"""Multiplications that take about as long as the calls for one chunk of lines."""
+OPERATORS = 20
+"""Operators called for one chunk of lines, about."""
 
 
 class _Lines(NamedTuple):
@@ -94,11 +95,11 @@ def can_sum_by_lines(x: Tensor, patches: Patches) -> bool:
     return plan.positions[1] > plan.repeats and plan.positions[0] * plan.planes > 0
 
 
-def estimate_cost_by_lines(x: Tensor, patches: Patches, copy_cost: int) -> float:
-    """Estimate the time of :func:`sum_by_lines` in multiplications.
+def estimate_cost_by_lines(x: Tensor, patches: Patches, costs: DeviceCosts) -> float:
+    """Estimate the time of :func:`sum_by_lines`, in multiplications.
 
-    It is infinite for an unsupported input, and if the sums (in float64) and one product would take
-    more memory than the input and more than ``SUMS_ELEMENTS``.
+    It is infinite for an unsupported input, and if the method would need more memory than twice the
+    input and more than ``SMALL_MEMORY``.
     """
     if not can_sum_by_lines(x, patches):
         return math.inf
@@ -106,14 +107,17 @@ def estimate_cost_by_lines(x: Tensor, patches: Patches, copy_cost: int) -> float
     length = plan.positions[0] * plan.stride[0] + plan.kernel[0] - 1
     line = plan.channels * plan.kernel[1]
     pairs = plan.channels * plan.leading * line * (plan.height + 2 * plan.kernel[0] - 2)
-    if 3 * length * pairs > max(x.numel(), SUMS_ELEMENTS):
+    chunk = plan.planes_at_once * length * plan.columns * line
+    memory = 12 * length * pairs + 4 * chunk  # float64 sums, and a product and lines in float32
+    if memory > max(8 * x.numel(), SMALL_MEMORY):
         return math.inf
-    in_the_middle = plan.planes * length * plan.positions[1] * (pairs + copy_cost * line)
+    positions = plan.planes * length * plan.positions[1]
+    in_the_middle = positions * (costs.line_product * pairs + costs.copy * line)
     rows_at_border = plan.planes * plan.positions[0] * 2 * plan.repeats
     num_inputs = line * plan.kernel[0]
-    at_border = rows_at_border * num_inputs * (num_inputs + copy_cost)
-    calls = CALL_COST * -(-plan.planes // plan.planes_at_once)
-    return patches.groups * (in_the_middle + at_border + calls)
+    at_border = rows_at_border * num_inputs * (num_inputs + costs.copy)
+    chunks = -(-plan.planes // plan.planes_at_once)
+    return patches.groups * (in_the_middle + at_border + chunks * OPERATORS * costs.operator)
 
 
 def sum_by_lines(x: Tensor, patches: Patches, precision: Precision) -> Tensor:

@@ -40,14 +40,19 @@ True
 """
 
 import math
+import warnings
 
 import torch
 from torch import Tensor
 
-from trainact.cholesky import divide_by_factor, factorize
+from trainact.cholesky import divide_by_factor, factorize, is_readable
 from trainact.second_moment import SecondMoment
 
 __all__ = ["precondition", "precondition_few_rows"]
+
+NO_DIGITS = 0.3
+"""Amplified rounding of G, relative to the TrAct gradient, that leaves no digit correct; the error
+measured on images and random walks is 0.8 to 3 times this number."""
 
 
 def precondition(grad_weight: Tensor, second_moment: SecondMoment, lam: float) -> Tensor:
@@ -59,29 +64,51 @@ def precondition(grad_weight: Tensor, second_moment: SecondMoment, lam: float) -
         lam: λ.
     """
     factor = second_moment.factorize(lam)
-    tract = divide_by_factor(_split_groups(grad_weight, factor.shape[0]), factor)
-    return tract.reshape(grad_weight.shape).to(grad_weight.dtype)
+    tract = divide_by_factor(_split_groups(grad_weight, len(factor.lower)), factor)
+    return _join_groups(tract, grad_weight)
 
 
-def precondition_few_rows(
-    grad_weight: Tensor, rows: Tensor, lam: float, solve_dtype: torch.dtype | None = None
-) -> Tensor:
+def precondition_few_rows(grad_weight: Tensor, rows: Tensor, lam: float) -> Tensor:
     """Return the same from a b × b system, which is cheaper if b < n.
+
+    The difference G - ... cancels most digits if the rows are large, so everything is computed in
+    the rows' dtype: float64, if the device supports it. What is left is the rounding of G itself,
+    divided by λ. On a CPU a warning says so if that is all that is left.
 
     Args:
         grad_weight: G, in the weight's shape.
-        rows: x, shape [g, b, n], in the dtype of the products.
+        rows: x, shape [g, b, n], in the dtype to compute in.
         lam: λ.
-        solve_dtype: the dtype of the b × b system; None means that of the rows.
     """
-    grad = _split_groups(grad_weight, rows.shape[0]).to(rows.dtype)
-    gram = (rows @ rows.mT).to(solve_dtype or rows.dtype)
-    factor = factorize(gram, lam * rows.shape[-2])
-    explained = divide_by_factor(grad @ rows.mT, factor).to(rows.dtype) @ rows
-    return ((grad - explained) / lam).reshape(grad_weight.shape).to(grad_weight.dtype)
+    grad = _split_groups(grad_weight, len(rows)).to(rows.dtype)
+    factor = factorize(rows @ rows.mT, lam * rows.shape[-2])
+    explained = divide_by_factor(grad @ rows.mT, factor)
+    tract = torch.baddbmm(grad, explained, rows, beta=1 / lam, alpha=-1 / lam)
+    if is_readable(tract):
+        _warn_of_rounding(grad, tract, lam, torch.finfo(grad_weight.dtype).eps)
+    return _join_groups(tract, grad_weight)
+
+
+def _warn_of_rounding(grad: Tensor, tract: Tensor, lam: float, eps: float) -> None:
+    """Warn if the rounding of G, amplified by 1/λ, is as large as the gradient itself."""
+    amplified = eps * grad.norm() / lam
+    if bool(amplified > NO_DIGITS * tract.norm()):
+        warnings.warn(
+            "the rows of TrAct's layer are so large that the rounding of the plain weight gradient "
+            f"leaves its TrAct gradient no correct digit (lam={lam:g}). Standardise the layer's "
+            "input, or raise lam.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _split_groups(grad_weight: Tensor, groups: int) -> Tensor:
     """Return the gradient [m, ...] as [g, m/g, n]."""
     num_inputs = math.prod(grad_weight.shape[1:])
     return grad_weight.reshape(groups, grad_weight.shape[0] // groups, num_inputs)
+
+
+def _join_groups(tract: Tensor, grad_weight: Tensor) -> Tensor:
+    """Return a result [g, m/g, n] in the shape and dtype of the gradient."""
+    tract = tract.to(grad_weight.dtype, memory_format=torch.contiguous_format)
+    return tract.reshape(grad_weight.shape)

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainact.cholesky import factorize
-from trainact.options import Precision
+from trainact.cholesky import Factor, factorize
+from trainact.options import Precision, widest_dtype
 from trainact.outer_products import sum_outer_products
 from trainact.rows import Patches, RowSample, count_rows
 from trainact.synchronisation import SumOverRanks
@@ -24,7 +24,7 @@ class SecondMoment:
         self.num_rows = num_rows
         self.lam: float | None = None
         """λ of the factor; None until there is one."""
-        self._factor: Tensor | None = None
+        self._factor: Factor | None = None
         self._sum: SumOverRanks | None = None
 
     @classmethod
@@ -40,10 +40,11 @@ class SecondMoment:
         self.num_rows += other.num_rows
 
     def begin_sum_over_ranks(self, sync_slot: int) -> None:
-        """Begin to add the rows of all ranks, in one collective."""
+        """Begin to add the rows of all ranks, in one collective of one dtype on all of them."""
         total, num_rows = self.total, self.num_rows
+        total = total.to(widest_dtype(total.device, total.dtype))
         if not isinstance(num_rows, Tensor):
-            num_rows = torch.full((), num_rows, dtype=total.dtype, device=total.device)
+            num_rows = total.new_full((), num_rows)
         buffer = torch.cat([total.flatten(), num_rows.reshape(1)])
         self._sum = SumOverRanks(buffer, sync_slot)
 
@@ -59,8 +60,8 @@ class SecondMoment:
             return self.total / self.num_rows.clamp(min=1)
         return self.total / max(1, self.num_rows)
 
-    def factorize(self, lam: float) -> Tensor:
-        """Return the Cholesky factor of xᵀx/b + λI, shape [g, n, n]; it is computed once per λ."""
+    def factorize(self, lam: float) -> Factor:
+        """Return the Cholesky factor of xᵀx/b + λI; it is computed once per λ."""
         if self._factor is None or self.lam != lam:
             self.wait()
             self._factor, self.lam = factorize(self.divide_by_rows(), lam), lam
