@@ -19,6 +19,7 @@ from trainact.torch_internals import (
     ConvNd,
     TorchDispatchMode,
     find_backward_id,
+    find_custom_operator,
     is_inside_transform,
     is_transform_tensor,
     is_wrapper_tensor,
@@ -157,3 +158,9 @@ def test_a_dispatch_mode_sees_every_operator():
     with Record() as record:
         torch.ones(2) @ torch.ones(2)
     assert torch.ops.aten.dot in record.names
+
+
+def test_the_function_of_a_custom_operator_is_found():
+    inside = find_custom_operator(torch.ops.trainact.sum_outer_products.default)
+    assert inside.__module__ == "trainact.outer_products"
+    assert find_custom_operator(torch.ops.aten.mm.default) is None

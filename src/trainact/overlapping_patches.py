@@ -31,6 +31,9 @@ LEFT_HEIGHT = 12
 SMALL_MEMORY = 4 << 20
 """Bytes that the method may use even if the input is smaller."""
 
+ADD_PARTS = 4
+"""Parts in which a product is added to the sum."""
+
 OPERATORS = 20
 """Operators called for one chunk of lines, about."""
 
@@ -145,9 +148,20 @@ def _sum_group_by_lines(x: Tensor, patches: Patches, plan: _Lines, precision: Pr
     for planes in _pad_in_chunks(x, patches, plan, precision.products):
         border = border + _multiply_borders(planes, plan)
         for product in _multiply_lines(planes, plan):
-            inside = product.to(precision.sums) if inside is None else inside.add_(product)
+            if inside is None:
+                inside = product.to(precision.sums)
+            else:
+                _add_in_parts(inside, product)
+            del product  # before the next one is computed
     assert inside is not None
     return _repeat_to_full(_collect_lines(inside, plan), border, plan)
+
+
+def _add_in_parts(total: Tensor, product: Tensor) -> None:
+    """Add to ``total`` in place; a CPU copies what it adds to the wider dtype, so part by part."""
+    steps = -(-len(total) // ADD_PARTS)
+    for part, addend in zip(total.split(steps), product.split(steps), strict=True):
+        part.add_(addend)
 
 
 def _pad_in_chunks(

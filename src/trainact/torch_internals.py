@@ -3,11 +3,13 @@
 ``tests/test_torch_internals.py`` fails when torch changes one of them.
 """
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._library.custom_ops import OPDEFS
 from torch.nn.modules.conv import _ConvNd as ConvNd
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map
@@ -16,6 +18,7 @@ __all__ = [
     "ConvNd",
     "TorchDispatchMode",
     "find_backward_id",
+    "find_custom_operator",
     "is_inside_transform",
     "is_transform_tensor",
     "is_wrapper_tensor",
@@ -59,6 +62,15 @@ def find_backward_id() -> int:
     It tells the backward passes of one graph apart (``retain_graph=True``).
     """
     return torch._C._current_graph_task_id()
+
+
+def find_custom_operator(operator: Any) -> Callable[..., Any] | None:
+    """Return the Python function behind an operator of ``torch.library.custom_op``, or None.
+
+    A dispatch mode sees such an operator as one call; what it calls can be counted only inside.
+    """
+    definition = OPDEFS.get(operator._schema.name)
+    return None if definition is None else definition._init_fn
 
 
 def runs_in_this_backward(node: Any) -> bool:

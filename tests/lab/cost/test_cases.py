@@ -1,11 +1,13 @@
 """The cases that trainact bench measures."""
 
+import pytest
 import torch
 from torch import nn
 
 from trainact.lab.cost.cases import LAYERS, NETWORKS, LayerCase
 from trainact.lab.cost.timing import measure_peak_memory
 from trainact.lab.models.networks.vit import CifarViT
+from trainact.rows import count_rows, patches_of_layer
 
 CPU = torch.device("cpu")
 
@@ -29,6 +31,20 @@ def test_the_overlapping_stems_stay_within_twice_the_input():
         square_terms = 6 * 8 * weight**2
         limit = 1.1 if "ViT" in case.name else 2.0
         assert extra <= limit * work.input_bytes + square_terms, case.name
+
+
+@pytest.mark.parametrize("batch", [2, 4, 8])
+@pytest.mark.parametrize("case", [c for c in LAYERS if c.shape[-1] == 224], ids=lambda c: c.name)
+def test_small_batches_need_at_most_twice_the_input_or_4_mib(case, batch):
+    """Besides two of each matrix of the solve, in float64, and the rows where b < n."""
+    small = LayerCase(case.name, case.make, (batch, *case.shape[1:]))
+    work = small.set_up(CPU, torch.float32, compiled=False)
+    layer = case.make()
+    m, n = len(layer.weight), layer.weight[0].numel()
+    b = count_rows(torch.empty(small.shape, device="meta"), patches_of_layer(layer))
+    numbers = 2 * (b * b + m * n) + b * n if b < n else 2 * (n * n + m * n)
+    limit = max(2 * work.input_bytes, 4 << 20) + 8 * numbers
+    assert measure_peak_memory(work.extra, CPU) <= limit
 
 
 def test_the_networks_are_those_of_the_paper():
