@@ -15,11 +15,13 @@ from tools import evidence
 from tools.reproduce import write_reproduction
 from trainact.errors import TrActValueError
 from trainact.lab.cost.bench import ZOO_FILE, read_zoo, render_zoo
+from trainact.lab.cost.launches import METHODS
+from trainact.lab.cost.timing import CONTROL, REPEATS, WIDEST_CONTROL
 from trainact.lab.environment import describe_hardware
 from trainact.lab.report.grid import Grid, render_markdown
 from trainact.lab.text import describe_unknown
 
-__all__ = ["fill_page", "main", "render_bench"]
+__all__ = ["fill_page", "main", "render_bench", "render_launches"]
 
 ROOT = Path(__file__).parents[1]
 PICTURES = "docs/pictures"
@@ -50,6 +52,7 @@ def make_tables(pages: evidence.Evidence, root: Path = ROOT) -> dict[str, str]:
         **write_reproduction(root / "results"),
         "bench-layer": render_bench(record, "layer"),
         "bench-step": render_bench(record, "step"),
+        "bench-launches": render_launches(record),
         "bench-made-with": describe_record(record),
         "bench-zoo": render_zoo(read_zoo(root / "results" / "bench" / ZOO_FILE)),
     }
@@ -61,8 +64,41 @@ def render_bench(record: dict[str, Any], section: str) -> str:
     head = ["", "plain, ms", first, "torch_tract / plain", "extra memory / input"]
     if section == "step":
         head.insert(3, "whole step / plain")
-    rows = tuple(_render_row(row, section) for row in record[section])
+    has_control = any(f"{CONTROL}_over_plain" in row for row in record[section])
+    if has_control:
+        head.insert(2, "plain / plain")
+    rows = tuple(_render_row(row, section, has_control) for row in record[section])
     return render_markdown(Grid("", tuple(head), rows))
+
+
+def render_launches(record: dict[str, Any]) -> str:
+    """Return the counted operators of a benchmark record as a Markdown table."""
+    launches = record.get("launches")
+    if launches is None:
+        return "Not counted yet: run `trainact bench --launches --out results/bench`."
+    on_cpu = record["environment"]["device"] == "cpu"
+    times = {row["name"]: _render_extra_time(row) for row in record["layer"]}
+    head = ["", "CPU", "its time, ms", "accelerator", "its time, ms"]
+    head += [f"xᵀx {method}" for method in METHODS]
+    rows = []
+    for row in launches["stems"]:
+        cpu, accelerator = (
+            f"{row[kind]['operators']} ({row[kind]['method']})" for kind in ("cpu", "accelerator")
+        )
+        time = times.get(row["name"], "-")
+        there = (cpu, time, accelerator, "never run") if on_cpu else (cpu, "-", accelerator, time)
+        counts = (row["methods"][method] for method in METHODS)
+        rows.append((row["name"], *there, *("-" if c is None else str(c) for c in counts)))
+    return render_markdown(Grid("", tuple(head), tuple(rows)))
+
+
+def _render_extra_time(row: dict[str, Any]) -> str:
+    """Return the milliseconds of TrAct's own work; older records only have its ratio."""
+    if row.get("noisy"):
+        return "noisy"
+    if "extra_ms" in row:
+        return f"{row['extra_ms']['median']:.1f}"
+    return f"{row['extra_over_plain']['median'] * row['plain_ms']['median']:.1f}"
 
 
 def describe_record(record: dict[str, Any]) -> str:
@@ -79,26 +115,49 @@ def describe_record(record: dict[str, Any]) -> str:
         f"Medians [quartiles] of {layers:.0f} (layers) and {steps:.0f} (steps) interleaved rounds; "
         f"{describe_hardware(environment)}, {record['dtype']}, {packages}, trainact "
         f"{environment['trainact']} at commit {environment['commit'][:10]}{state}, "
-        f"{environment['date'][:10]}."
+        f"{environment['date'][:10]}.{_describe_load([*record['layer'], *record['step']])}"
     )
 
 
-def _render_row(row: dict[str, Any], section: str) -> tuple[str, ...]:
+def _describe_load(rows: Sequence[dict[str, Any]]) -> str:
+    """Return a sentence on the load by other processes, if the record has it."""
+    cores = [row["load"]["cores_of_others"] for row in rows if "load" in row]
+    known = [number for number in cores if number is not None]
+    noisy = sum(row.get("noisy", False) for row in rows)
+    if not cores:
+        return ""
+    load = f"kept up to {max(known):.2g} cores busy" if known else "were not watched"
+    return (
+        f" Each contest also ran plain against plain; {noisy} of {len(rows)} were noisy: the "
+        f"quartiles of that ratio were more than {WIDEST_CONTROL:.0%} apart after "
+        f"{REPEATS} repeats. Other processes {load}."
+    )
+
+
+def _render_row(row: dict[str, Any], section: str, has_control: bool) -> tuple[str, ...]:
     cells = [row["name"], f"{row['plain_ms']['median']:.1f}"]
-    if section == "step":
+    noisy = row.get("noisy", False)
+    if has_control:
+        cells.append(_render_ratio(row.get(f"{CONTROL}_over_plain"), digits=3))
+    if section == "step" and noisy:
+        cells.append("noisy")
+    elif section == "step":
         extra = row["extra_over_plain"]
         percents = (100 * extra[key] for key in ("median", "low", "high"))
         cells.append("{:.2f} % [{:.2f}, {:.2f}]".format(*percents))
-    cells.append(_render_ratio(row.get("trainact_over_plain")))
-    cells.append(_render_ratio(row.get("torch_tract_over_plain")))
+    for name in ("trainact", "torch_tract"):
+        cells.append(_render_ratio(row.get(f"{name}_over_plain"), noisy=noisy))
     cells.append(f"{row['extra_bytes'] / row['input_bytes']:.2f}")
     return tuple(cells)
 
 
-def _render_ratio(spread: dict[str, float] | None) -> str:
+def _render_ratio(spread: dict[str, float] | None, *, noisy: bool = False, digits: int = 2) -> str:
     if spread is None:
         return "-"
-    return f"{spread['median']:.2f}x [{spread['low']:.2f}, {spread['high']:.2f}]"
+    if noisy:
+        return "noisy"
+    median, low, high = (f"{spread[key]:.{digits}f}" for key in ("median", "low", "high"))
+    return f"{median}x [{low}, {high}]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -20,6 +20,10 @@ def test_the_command_writes_a_record_and_a_table(tmp_path, capsys):
     for row in record["layer"]:
         assert row["trainact_over_plain"]["count"] == 5
         assert row["extra_over_plain"]["median"] > 0
+        assert row["plain_again_over_plain"]["count"] == 5
+        assert row["noisy"] in (True, False)
+        assert set(row["load"]) == {"load_before", "load_after", "cores_of_others"}
+    assert [row["name"] for row in record["launches"]["stems"]] == ["CIFAR 3x3", "CIFAR-ViT Linear"]
     made = record["environment"]
     assert made["packages"]["torch"] == torch.__version__
     assert made["threads"] == torch.get_num_threads()
@@ -37,11 +41,50 @@ def test_growth_is_measured_and_drawn(tmp_path):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
+def test_launches_are_counted_and_only_their_section_is_written(tmp_path, capsys):
+    before = {"kind": "bench", "layer": [{"name": "x"}], "environment": {"date": "once"}}
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(before))
+    command = ["bench", "--launches", "--only", "linear"]
+    assert cli.main([*command, "--out", str(tmp_path)]) == 0
+    record = json.loads(path.read_text())
+    (row,) = record.pop("launches")["stems"]
+    assert row["accelerator"]["method"] == "by large chunks"
+    assert record == before
+    assert "was never run on CUDA" in capsys.readouterr().out
+    path.write_text("{}")
+    assert cli.main([*command, "--out", str(tmp_path)]) == 2
+    assert "is not a record of trainact bench" in capsys.readouterr().err
+
+
+def test_launches_of_a_model_by_name(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    assert cli.main(["bench", "--launches", "--model", "timm:test_vit"]) == 0
+    shown = capsys.readouterr().out
+    assert "timm:test_vit at batch 128" in shown
+    assert "patch_embed" in shown
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_calibration_prints_costs_and_choices(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    assert cli.main(["bench", "--calibrate", "--quick", "--only", "linear"]) == 0
+    shown = capsys.readouterr().out
+    assert "line_product" in shown
+    assert "250,000" in shown
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--sections", "speed"], "--sections 'speed': use one or more of layer, step, growth"),
         (["--device", "cuda:77"], "--device 'cuda:77' cannot be used here"),
+        (["--model", "resnet18"], "--model belongs to --launches: add --launches"),
+        (["--calibrate", "--zoo"], "--zoo and --calibrate do different things: choose one"),
+        (["--calibrate"], "--calibrate only prints and writes no record: remove --out"),
         (["--device", "toaster"], "--device 'toaster' cannot be used here"),
     ],
 )

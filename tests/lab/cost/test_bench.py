@@ -11,6 +11,7 @@ pytest.importorskip("rich", reason="trainact bench needs the extra 'bench'")
 
 from trainact.lab.commands import cli
 from trainact.lab.cost.bench import TABLE_NETWORKS, draw_growth, make_table, read_zoo, render_zoo
+from trainact.lab.cost.timing import summarise
 from trainact.lab.environment import describe_environment
 
 RESULTS = Path(__file__).parents[3] / "results" / "bench"
@@ -40,10 +41,32 @@ def test_each_networks_row_is_written_when_done_and_the_same_command_continues(t
         assert row["plain_ms"]["count"] == row["extra_over_plain"]["count"] == 3
         assert row["extra_over_plain"]["median"] > 0
         assert row["date"]
+        assert row["plain_again_over_plain"]["count"] == 3
+        row["noisy"] = False  # here, whatever else runs on the machine
     assert {"processor", "threads", "packages"} <= set(record["environment"])
     page = render_zoo(record)
-    assert page.startswith("2 of the 36 networks")
+    assert page.startswith("2 of the 36 networks: TrAct's own work is between")
     assert re.search(r"\| squeezenet \| 781,156 \| \d+ \| [\d.]+ % \[", page)
+
+
+def test_a_noisy_network_has_no_share():
+    record = read_zoo(RESULTS / "zoo.json")
+    assert record is not None
+    assert "noisy" not in render_zoo(record)
+    record["networks"][0]["noisy"] = True
+    page = render_zoo(record)
+    assert re.search(r"\| squeezenet \| 781,156 \| \d+ \| noisy \|", page)
+    assert "between 0.04 % and 2.92 %" in page
+    for row in record["networks"]:
+        row["noisy"] = True
+    assert render_zoo(record).startswith("36 of the 36 networks: all measurements were noisy.")
+
+
+def test_a_noisy_row_has_no_ratios():
+    record = json.loads((RESULTS / "bench.json").read_text())
+    row = record["layer"][0] | {"noisy": True, "plain_again_over_plain": summarise([0.9, 1.1])}
+    cells = [next(iter(column.cells)) for column in make_table("layer", [row]).columns]
+    assert cells[2:6] == ["1.000 [0.950, 1.050]", "noisy", "noisy", "noisy"]
 
 
 def test_a_record_of_another_machine_is_not_continued(tmp_path, capsys):

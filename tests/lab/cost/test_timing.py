@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from trainact.lab.cost.timing import compare_times, divide, measure_peak_memory, summarise
+from trainact.lab.cost import timing
+from trainact.lab.cost.timing import (
+    CONTROL,
+    compare_times,
+    compare_with_control,
+    divide,
+    measure_peak_memory,
+    summarise,
+    time_call,
+)
 
 CPU = torch.device("cpu")
 
@@ -11,10 +20,77 @@ CPU = torch.device("cpu")
 def test_work_takes_turns_and_the_order_rotates():
     calls = []
     work = {name: lambda name=name: calls.append(name) for name in "abc"}
-    times = compare_times(work, 3, CPU)
+    times = compare_times(work, 3)
     assert {name: len(samples) for name, samples in times.items()} == {"a": 3, "b": 3, "c": 3}
     order = [name for i, name in enumerate(calls) if i == 0 or calls[i - 1] != name]
     assert "".join(order[-9:]) == "abcbcacab"
+
+
+def test_a_call_is_timed_with_the_threads_of_the_process():
+    seen = []
+    assert time_call(lambda: seen.append(torch.get_num_threads()), 3) > 0
+    assert set(seen) == {torch.get_num_threads()}
+    assert len(seen) == 2 + 3
+
+
+def test_plain_runs_twice_in_each_round_but_not_in_a_row():
+    calls = []
+    work = {name: lambda name=name: calls.append(name) for name in ("plain", "a", "b")}
+    contest = compare_with_control(work, 4, repeats=0)
+    assert {name: len(samples) for name, samples in contest.times.items()} == dict.fromkeys(work, 4)
+    assert contest.control["count"] == 4
+    order = [name for i, name in enumerate(calls) if i == 0 or calls[i - 1] != name]
+    assert " ".join(order[:8]) == "plain a plain b plain a plain b"
+
+
+def pretend_times(monkeypatch, controls):
+    """Let each attempt see these times of plain's second run; the first takes 1 ms."""
+    attempts = iter(controls)
+
+    def compare(entrants, rounds, progress):
+        assert list(entrants) == ["plain", "trainact", CONTROL, "extra"]
+        times = {name: [1.0] * rounds for name in entrants}
+        return times | {CONTROL: next(attempts)}
+
+    monkeypatch.setattr(timing, "compare_times", compare)
+    return {"plain": int, "trainact": int, "extra": int}
+
+
+def test_a_quiet_contest_is_held_once(monkeypatch):
+    work = pretend_times(monkeypatch, [[0.99, 1.0, 1.01]])
+    record = compare_with_control(work, 3).to_record()
+    assert (record["noisy"], record["attempts"]) == (False, 1)
+    assert record["plain_again_over_plain"]["median"] == 1
+
+
+def test_a_noisy_contest_is_repeated_until_it_is_quiet(monkeypatch):
+    work = pretend_times(monkeypatch, [[0.9, 1.0, 1.1], [0.8, 1.0, 1.2], [0.99, 1.0, 1.01]])
+    contest = compare_with_control(work, 3)
+    assert (contest.noisy, contest.attempts) == (False, 3)
+
+
+def test_after_three_repeats_it_is_marked_and_the_least_noisy_one_is_kept(monkeypatch):
+    wide, narrower = [0.8, 1.0, 1.2], [0.9, 1.0, 1.1]
+    work = pretend_times(monkeypatch, [wide, narrower, wide, wide])
+    contest = compare_with_control(work, 3)
+    assert (contest.noisy, contest.attempts) == (True, 4)
+    assert contest.control == summarise(narrower)
+
+
+def test_the_load_by_other_processes_is_recorded(monkeypatch, tmp_path):
+    work = {"plain": lambda: torch.ones(100).sum(), "a": lambda: None}
+    load = compare_with_control(work, 1, repeats=0).load
+    assert set(load) == {"load_before", "load_after", "cores_of_others"}
+    monkeypatch.setattr(timing, "STAT", tmp_path / "missing")
+    assert compare_with_control(work, 1, repeats=0).load["cores_of_others"] is None
+
+
+def test_the_load_of_others_is_what_this_process_did_not_use(monkeypatch):
+    busy, clock, own = iter([100.0, 130.0]), iter([0.0, 10.0]), iter([5.0, 20.0])
+    monkeypatch.setattr(timing, "_read_busy_seconds", lambda: next(busy))
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(timing.time, "process_time", lambda: next(own))
+    assert timing._LoadMeter().stop()["cores_of_others"] == 1.5
 
 
 def test_a_spread_is_median_and_quartiles():

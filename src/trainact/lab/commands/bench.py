@@ -8,9 +8,27 @@ from rich.console import Console
 
 from trainact.errors import TrActValueError
 from trainact.lab.cost.bench import SECTIONS, Bench
+from trainact.lab.cost.calibration import (
+    SIZE,
+    calibrate,
+    compare_choices,
+    make_choice_table,
+    make_cost_table,
+)
+from trainact.lab.cost.cases import LAYERS
+from trainact.lab.cost.launches import (
+    count_model_launches,
+    count_stem_launches,
+    make_launch_table,
+)
+from trainact.lab.cost.multiply_adds import BATCH
+from trainact.lab.models.zoos import build_meta_model
 
 __all__ = ["add_arguments", "run"]
 
+FOLDER = Path("bench")
+QUICK_SIZE = 128
+"""Size of the large product of ``--calibrate --quick``."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
@@ -20,14 +38,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sections", default=",".join(SECTIONS), help="what to measure (default: %(default)s)")
     add("--zoo", action="store_true", help="measure a training step of the 36 networks of the "
         "CIFAR-100 table instead; repeat the command to continue")  # fmt: skip
+    add("--launches", action="store_true", help="count the operators of TrAct in a backward "
+        "instead (on an accelerator, kernel launches); with --out, write them into that record"
+    )  # fmt: skip
+    add("--model", metavar="NAME", help="with --launches: count for the first layers of this "
+        "model, named as in trainact inspect")  # fmt: skip
+    add("--calibrate", action="store_true", help="measure the costs that decide between the "
+        "methods for xᵀx instead, and what a wrong decision costs here")  # fmt: skip
     add("--only", default="", metavar="TEXT", help="measure only cases whose name contains this")
     add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: %(default)s)")
     add("--dtype", default="float32", choices=list(DTYPES),
         help="of weights and images (default: %(default)s)")  # fmt: skip
     add("--compile", action="store_true", help="use torch.compile")
     add("--quick", action="store_true", help="fewer rounds and two points per growth curve")
-    add("--out", type=Path, default=Path("bench"), metavar="FOLDER",
-        help="folder of the record and plots (default: %(default)s)")  # fmt: skip
+    add("--out", type=Path, metavar="FOLDER",
+        help=f"folder of the record and plots (default: {FOLDER})")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,20 +62,61 @@ def run(arguments: argparse.Namespace) -> int:
         raise TrActValueError(
             f"--sections {arguments.sections!r}: use one or more of {', '.join(SECTIONS)}."
         )
+    _check_mode(arguments)
+    device, dtype = _check_device(arguments.device), DTYPES[arguments.dtype]
     bench = Bench(
-        arguments.out,
+        arguments.out or FOLDER,
         Console(),
-        _check_device(arguments.device),
-        DTYPES[arguments.dtype],
+        device,
+        dtype,
         arguments.compile,
         arguments.quick,
         arguments.only,
     )
-    if arguments.zoo:
+    if arguments.launches:
+        _count_launches(arguments, bench)
+    elif arguments.calibrate:
+        _calibrate(bench)
+    elif arguments.zoo:
         bench.measure_zoo()
     else:
         bench.measure(sections)
     return 0
+
+
+def _check_mode(arguments: argparse.Namespace) -> None:
+    modes = [f"--{name}" for name in ("zoo", "launches", "calibrate") if getattr(arguments, name)]
+    if len(modes) > 1:
+        raise TrActValueError(f"{' and '.join(modes)} do different things: choose one of them.")
+    if arguments.model is not None and not arguments.launches:
+        raise TrActValueError("--model belongs to --launches: add --launches.")
+    if arguments.out is not None and (arguments.calibrate or arguments.model is not None):
+        option = "--calibrate" if arguments.calibrate else "--launches --model"
+        raise TrActValueError(f"{option} only prints and writes no record: remove --out.")
+
+
+def _count_launches(arguments: argparse.Namespace, bench: Bench) -> None:
+    if arguments.model is not None:
+        rows = count_model_launches(build_meta_model(arguments.model).model, BATCH)
+        bench.console.print(f"{arguments.model} at batch {BATCH}")
+    elif arguments.out is not None:
+        rows = bench.count_launches()
+    else:
+        rows = count_stem_launches(bench.only)
+    bench.console.print(make_launch_table(rows))
+    bench.console.print(
+        "The path of an accelerator is counted on the meta device. It was never run on CUDA.",
+        soft_wrap=True,
+    )
+
+
+def _calibrate(bench: Bench) -> None:
+    cases = [case for case in LAYERS if bench.only.lower() in case.name.lower()]
+    size = QUICK_SIZE if bench.quick else SIZE
+    costs = calibrate(bench.device, bench.dtype, size)
+    bench.console.print(make_cost_table(costs, bench.device))
+    choices = compare_choices(costs, bench.device, bench.dtype, cases)
+    bench.console.print(make_choice_table(choices))
 
 
 def _check_device(name: str) -> torch.device:

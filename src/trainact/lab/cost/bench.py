@@ -2,7 +2,9 @@
 
 Plain training, TrAct and the authors' package take turns in one process; results are medians of
 paired ratios with quartiles. Whole steps are too noisy on most machines to resolve one percent, so
-their main number is TrAct's own work, measured alone, divided by the plain step.
+their main number is TrAct's own work, measured alone, divided by the plain step. Each contest also
+runs plain against plain; if that ratio spreads too far, the contest is repeated and then marked
+noisy.
 """
 
 import functools
@@ -20,8 +22,13 @@ from rich.table import Table
 
 from trainact.errors import TrActValueError
 from trainact.lab.cost.cases import GROWTH, LAYERS, NETWORKS, Case, NetworkCase
+from trainact.lab.cost.launches import describe_launches
 from trainact.lab.cost.timing import (
-    compare_times,
+    CONTROL,
+    REPEATS,
+    Contest,
+    Work,
+    compare_with_control,
     count_kernels,
     divide,
     measure_peak_memory,
@@ -40,6 +47,7 @@ __all__ = [
     "Bench",
     "draw_growth",
     "make_table",
+    "read_bench",
     "read_zoo",
     "render_zoo",
 ]
@@ -66,7 +74,7 @@ class Bench:
     device: torch.device
     dtype: torch.dtype = torch.float32
     compiled: bool = False
-    quick: bool = False  # fewer rounds, and two points per growth curve
+    quick: bool = False  # fewer rounds, no repeats, and two points per growth curve
     only: str = ""  # skip cases whose name does not contain this
 
     def measure(self, sections: Sequence[str]) -> dict[str, Any]:
@@ -83,6 +91,8 @@ class Bench:
             else:
                 rows = self._measure_cases(section, cases[section], self._measure_ratios)
                 record[section] = list(rows)
+            if section == "layer":
+                record["launches"] = describe_launches(self.only)
             _write(record, self.folder / FILE)
             if section != "growth":
                 self.console.print(make_table(section, record[section]))
@@ -120,6 +130,25 @@ class Bench:
         self.console.print(render_zoo(record), markup=False, highlight=False)
         self.console.print(f"wrote {path}")
         return record
+
+    def count_launches(self) -> list[Row]:
+        """Count the operators of the stems, and write them into the record; measure nothing.
+
+        All other sections of an existing record stay as they are.
+
+        Raises:
+            TrActValueError: the existing record is damaged, or another kind of record.
+        """
+        path = self.folder / FILE
+        record = read_bench(path) or self._begin_record("bench")
+        record["launches"] = describe_launches(self.only)
+        _write(record, path)
+        self.console.print(f"wrote {path}")
+        rows: list[Row] = record["launches"]["stems"]
+        return rows
+
+    def _compare(self, work: dict[str, Work], rounds: int, advance: Callable[[], None]) -> Contest:
+        return compare_with_control(work, rounds, advance, 0 if self.quick else REPEATS)
 
     def _begin_record(self, kind: str) -> dict[str, Any]:
         environment = describe_environment(str(self.device))
@@ -160,12 +189,15 @@ class Bench:
     def _measure_ratios(self, case: Case, rounds: int, advance: Callable[[], None]) -> Row:
         """Return times relative to plain, and the memory and kernels of TrAct's own work."""
         work = case.set_up(self.device, self.dtype, self.compiled)
-        times = compare_times(work.variants | {"extra": work.extra}, rounds, self.device, advance)
+        contest = self._compare(work.variants | {"extra": work.extra}, rounds, advance)
+        times = dict(contest.times)
         plain = times.pop("plain")
         return {
             "name": case.name,
             "shape": list(case.shape),
             "plain_ms": summarise(plain),
+            "extra_ms": summarise(times["extra"]),
+            **contest.to_record(),
             **{f"{name}_over_plain": divide(t, plain) for name, t in times.items()},
             "extra_bytes": measure_peak_memory(work.extra, self.device),
             "input_bytes": work.input_bytes,
@@ -175,10 +207,10 @@ class Bench:
     def _measure_size(self, case: Case, rounds: int, advance: Callable[[], None]) -> Row:
         """Return the time and the peak memory of each variant."""
         work = case.set_up(self.device, self.dtype, self.compiled)
-        times = compare_times(work.variants, rounds, self.device, advance)
-        row: Row = {"name": case.name, "input_bytes": work.input_bytes}
+        contest = self._compare(work.variants, rounds, advance)
+        row: Row = {"name": case.name, "input_bytes": work.input_bytes, **contest.to_record()}
         for name, run in work.variants.items():
-            row[f"{name}_ms"] = summarise(times[name])
+            row[f"{name}_ms"] = summarise(contest.times[name])
             row[f"{name}_bytes"] = measure_peak_memory(run, self.device)
         row["extra_bytes"] = measure_peak_memory(work.extra, self.device)
         return row
@@ -188,7 +220,8 @@ class Bench:
         gc.collect()
         work = case.set_up(self.device, self.dtype, compiled=False)
         pair = {"plain": work.variants["plain"], "extra": work.extra}
-        times = compare_times(pair, rounds, self.device, advance)
+        contest = self._compare(pair, rounds, advance)
+        times = contest.times
         environment = describe_environment(str(self.device))
         return {
             "name": case.name,
@@ -196,24 +229,34 @@ class Bench:
             "plain_ms": summarise(times["plain"]),
             "extra_ms": summarise(times["extra"]),
             "extra_over_plain": divide(times["extra"], times["plain"]),
+            **contest.to_record(),
             **{key: environment[key] for key in ("date", "commit", "clean")},
         }
 
 
-def read_zoo(path: Path) -> dict[str, Any] | None:
-    """Return the record in a file, or None where there is no file.
+def read_bench(path: Path) -> dict[str, Any] | None:
+    """Return the record of ``trainact bench`` in a file, or None where there is no file.
 
     Raises:
         TrActValueError: the file is damaged, or another kind of record.
     """
+    return _read(path, "bench", "trainact bench")
+
+
+def read_zoo(path: Path) -> dict[str, Any] | None:
+    """Return the record of ``trainact bench --zoo``; otherwise like :func:`read_bench`."""
+    return _read(path, "bench-zoo", "trainact bench --zoo")
+
+
+def _read(path: Path, kind: str, command: str) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise TrActValueError(f"{path} cannot be read: {error}") from error
-    if not isinstance(record, dict) or record.get("kind") != "bench-zoo":
-        raise TrActValueError(f"{path} is not a record of trainact bench --zoo.")
+    if not isinstance(record, dict) or record.get("kind") != kind:
+        raise TrActValueError(f"{path} is not a record of {command}.")
     return record
 
 
@@ -238,23 +281,26 @@ def _write(record: dict[str, Any], path: Path) -> None:
 def make_table(section: str, rows: Sequence[Row]) -> Table:
     """Return one section of a record as a table for the terminal."""
     table = Table(title=f"{section}: relative to plain, median and quartiles")
-    columns = ("", "plain ms", "TrAct / plain", "extra alone / plain", "torch_tract / plain")
-    for column in (*columns, "extra memory / input"):
+    columns = ("", "plain ms", "plain / plain", "TrAct / plain", "extra alone / plain")
+    for column in (*columns, "torch_tract / plain", "extra memory / input"):
         table.add_column(column, justify="left" if not column else "right")
     for row in rows:
-        ratios = [row.get(f"{key}_over_plain") for key in ("trainact", "extra", "torch_tract")]
+        ratios = (row.get(f"{key}_over_plain") for key in ("trainact", "extra", "torch_tract"))
         table.add_row(
             row["name"],
             f"{row['plain_ms']['median']:.1f}",
-            *map(_format_spread, ratios),
+            _format_spread(row.get(f"{CONTROL}_over_plain")),
+            *(_format_spread(ratio, noisy=row.get("noisy", False)) for ratio in ratios),
             f"{row['extra_bytes'] / row['input_bytes']:.2f}",
         )
     return table
 
 
-def _format_spread(spread: dict[str, float] | None) -> str:
+def _format_spread(spread: dict[str, float] | None, *, noisy: bool = False) -> str:
     if spread is None:
         return "-"
+    if noisy:
+        return "noisy"
     return f"{spread['median']:.3f} [{spread['low']:.3f}, {spread['high']:.3f}]"
 
 
@@ -265,11 +311,17 @@ def render_zoo(record: dict[str, Any] | None) -> str:
     rows = record["networks"]
     environment = record["environment"]
     commits = sorted({str(row["commit"])[:10] + "+" * (row["clean"] is False) for row in rows})
-    shares = sorted(row["extra_over_plain"]["median"] for row in rows)
+    quiet = [row for row in rows if not row.get("noisy")]
+    shares = sorted(row["extra_over_plain"]["median"] for row in quiet)
+    result = "all measurements were noisy"
+    if shares:
+        result = (
+            f"TrAct's own work is between {100 * shares[0]:.2f} % and {100 * shares[-1]:.2f} % of "
+            "a plain step"
+        )
     lines = [
-        f"{len(rows)} of the {len(TABLE_NETWORKS)} networks: TrAct's own work is between "
-        f"{100 * shares[0]:.2f} % and {100 * shares[-1]:.2f} % of a plain step. Medians "
-        f"[quartiles] of {rows[0]['plain_ms']['count']:.0f} pairs at batch {record['batch']}; "
+        f"{len(rows)} of the {len(TABLE_NETWORKS)} networks: {result}. Medians [quartiles] of "
+        f"{rows[0]['plain_ms']['count']:.0f} pairs at batch {record['batch']}; "
         f"{describe_hardware(environment)}, {record['dtype']}, torch "
         f"{environment['packages']['torch']}, at commit {', '.join(commits)}, "
         f"{rows[-1]['date'][:10]}.",
@@ -279,9 +331,9 @@ def render_zoo(record: dict[str, Any] | None) -> str:
     ]
     for row in rows:
         median, low, high = (100 * row["extra_over_plain"][k] for k in ("median", "low", "high"))
+        share = "noisy" if row.get("noisy") else f"{median:.2f} % [{low:.2f}, {high:.2f}]"
         lines.append(
-            f"| {row['name']} | {row['parameters']:,} | {row['plain_ms']['median']:.0f} | "
-            f"{median:.2f} % [{low:.2f}, {high:.2f}] |"
+            f"| {row['name']} | {row['parameters']:,} | {row['plain_ms']['median']:.0f} | {share} |"
         )
     return "\n".join(lines)
 
@@ -291,6 +343,9 @@ LINES = {
     "trainact": {"color": "tab:blue", "linestyle": "-", "marker": "o", "label": "trainact"},
     "torch_tract": {"color": "tab:orange", "linestyle": "-", "marker": "s", "label": "torch_tract"},
 }
+HOLLOW = {"linestyle": "", "markerfacecolor": "white", "label": None}
+"""What marks a noisy measurement."""
+
 AXES = {
     "batch": "images in the batch (7x7 stride 2 at 224 pixels)",
     "pixels": "pixels of a side (7x7 stride 2, batch 8)",
@@ -299,7 +354,10 @@ AXES = {
 
 
 def draw_growth(record: dict[str, Any], folder: Path) -> list[Path]:
-    """Draw time and peak memory of forward and backward against each size, log-log."""
+    """Draw time and peak memory of forward and backward against each size, log-log.
+
+    In the plot of times, the points of noisy measurements are hollow.
+    """
     from matplotlib.figure import Figure
 
     growth = {size: rows for size, rows in record["growth"].items() if rows}
@@ -314,9 +372,12 @@ def draw_growth(record: dict[str, Any], folder: Path) -> list[Path]:
         axes = figure.subplots(1, len(growth), squeeze=False)[0]
         for axis, (size, rows) in zip(axes, growth.items(), strict=True):
             for name, style in LINES.items():
-                points = [(row[size], read(row, name)) for row in rows if f"{name}_ms" in row]
-                if points:
-                    axis.plot(*zip(*points, strict=True), **style)
+                given = [row for row in rows if f"{name}_ms" in row]
+                noisy = [row for row in given if key == "ms" and row.get("noisy")]
+                for some, changes in ((given, {}), (noisy, HOLLOW)):
+                    if some:
+                        points = [(row[size], read(row, name)) for row in some]
+                        axis.plot(*zip(*points, strict=True), **style | changes)
             axis.set(xscale="log", yscale="log", xlabel=AXES[size])
             ticks = [row[size] for row in rows]
             axis.set_xticks(ticks, [str(tick) for tick in ticks])
@@ -324,10 +385,10 @@ def draw_growth(record: dict[str, Any], folder: Path) -> list[Path]:
             axis.grid(alpha=0.3)
         axes[0].set_ylabel(f"{unit}, forward + backward")
         axes[0].legend(frameon=False)
-        figure.suptitle(
-            f"{describe_hardware(environment)}, torch {environment['packages']['torch']}",
-            fontsize=9,
-        )
+        title = f"{describe_hardware(environment)}, torch {environment['packages']['torch']}"
+        if key == "ms" and any(row.get("noisy") for rows in growth.values() for row in rows):
+            title += "; hollow points: noisy"
+        figure.suptitle(title, fontsize=9)
         figure.tight_layout()
         path = folder / f"growth-{key}.png"
         figure.savefig(path, dpi=110)

@@ -19,6 +19,7 @@ from trainact.errors import TrActValueError
 from trainact.example_inputs import list_example_inputs
 from trainact.gradient import Memory, apply_precondition
 from trainact.lab.cost.cases import LAYERS
+from trainact.lab.environment import describe_environment
 from trainact.options import DEFAULT_LAM, Options, choose_precision
 from trainact.outer_products import choose_method, sum_by_large_chunks, sum_by_unfolding
 from trainact.overlapping_patches import can_sum_by_lines, sum_by_lines
@@ -32,6 +33,7 @@ __all__ = [
     "count_model_launches",
     "count_operators",
     "count_stem_launches",
+    "describe_launches",
     "make_launch_table",
 ]
 
@@ -57,10 +59,11 @@ class _OperatorNames(TorchDispatchMode):
         self.names: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        inside = find_custom_operator(func)
-        if inside is not None:
-            with self:
-                return inside(*args, **(kwargs or {}))
+        inside = find_custom_operator(func) or func.decompose
+        with self:  # inside a custom operator, torch does not split composite ones by itself
+            output = inside(*args, **(kwargs or {}))
+        if output is not NotImplemented:
+            return output
         name = func.overloadpacket.__name__
         is_view = any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
         if not is_view and "empty" not in name and name not in ("detach", "_unsafe_view"):
@@ -119,6 +122,13 @@ def count_stem_launches(only: str = "") -> list[Row]:
         for case in LAYERS
         if only.lower() in case.name.lower()
     ]
+
+
+def describe_launches(only: str = "") -> dict[str, Any]:
+    """Return the same with the versions, as a section of a record."""
+    environment = describe_environment("cpu")
+    versions = {key: environment[key] for key in ("date", "commit", "clean")}
+    return {**versions, "torch": torch.__version__, "stems": count_stem_launches(only)}
 
 
 def count_model_launches(model: nn.Module, batch: int) -> list[Row]:

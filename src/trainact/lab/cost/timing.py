@@ -1,18 +1,45 @@
 """Time and memory of several functions, measured in turns so that noise of the machine cancels."""
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.benchmark import Timer
 
-__all__ = ["Work", "compare_times", "count_kernels", "divide", "measure_peak_memory", "summarise"]
+__all__ = [
+    "CONTROL",
+    "REPEATS",
+    "WIDEST_CONTROL",
+    "Contest",
+    "Work",
+    "choose_repeats",
+    "compare_times",
+    "compare_with_control",
+    "count_kernels",
+    "divide",
+    "measure_peak_memory",
+    "summarise",
+    "time_call",
+]
 
 Work = Callable[[], Any]
 SHORTEST_SAMPLE_MS = 5.0
 """A shorter function is repeated within one sample, for the resolution of the clock."""
+
+CONTROL = "plain_again"
+"""Name of the second run of the plain work in each round (A/A)."""
+
+WIDEST_CONTROL = 0.03
+"""A contest whose A/A quartiles are further apart is repeated, and in the end marked noisy."""
+
+REPEATS = 3
+STAT = Path("/proc/stat")
 
 
 def summarise(values: list[float]) -> dict[str, float]:
@@ -35,7 +62,6 @@ def divide(times: list[float], reference: list[float]) -> dict[str, float]:
 def compare_times(
     work: Mapping[str, Work],
     rounds: int,
-    device: torch.device,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, list[float]]:
     """Return the milliseconds of each function in each round, after one round of warm-up.
@@ -43,14 +69,71 @@ def compare_times(
     The functions take turns within a round, and the order rotates from round to round. So sample i
     of one and sample i of another were taken under the same load: compare their ratio.
     """
-    repeats = {name: _choose_repeats(run, device) for name, run in work.items()}
+    repeats = {name: choose_repeats(run) for name, run in work.items()}
     names = list(work)
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            times[name].append(_time(work[name], repeats[name], device))
+            times[name].append(time_call(work[name], repeats[name]))
         progress()
     return times
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Times of several functions, with what says how far to trust them."""
+
+    times: dict[str, list[float]]  # milliseconds by round; without the control
+    control: dict[str, float]  # plain again divided by plain: 1, but for noise
+    attempts: int
+    load: dict[str, float | None]
+
+    @property
+    def spread(self) -> float:
+        """Distance of the control's quartiles."""
+        return self.control["high"] - self.control["low"]
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the control is too wide for the times to be compared."""
+        return self.spread > WIDEST_CONTROL
+
+    def to_record(self) -> dict[str, Any]:
+        """Return all but the times, for a record."""
+        return {
+            f"{CONTROL}_over_plain": self.control,
+            "noisy": self.noisy,
+            "attempts": self.attempts,
+            "load": self.load,
+        }
+
+
+def compare_with_control(
+    work: Mapping[str, Work],
+    rounds: int,
+    progress: Callable[[], None] = lambda: None,
+    repeats: int = REPEATS,
+) -> Contest:
+    """Compare the times with those of ``plain``, which runs twice in each round.
+
+    The second run stands behind the first other function, so the two are not neighbours. If they
+    differ too much, the contest is repeated; the one with the narrowest control is returned.
+    """
+    others = [name for name in work if name != "plain"]
+    order = ["plain", *others[:1], CONTROL, *others[1:]]
+    entrants = {name: work["plain" if name == CONTROL else name] for name in order}
+    best: Contest | None = None
+    for attempt in range(1, repeats + 2):
+        meter = _LoadMeter()
+        times = compare_times(entrants, rounds, progress if attempt == 1 else lambda: None)
+        control = divide(times.pop(CONTROL), times["plain"])
+        contest = Contest(times, control, attempt, meter.stop())
+        if best is None or contest.spread < best.spread:
+            best = contest
+        if not contest.noisy:
+            break
+    assert best is not None
+    return replace(best, attempts=attempt)
 
 
 def measure_peak_memory(work: Work, device: torch.device) -> int:
@@ -84,23 +167,50 @@ def count_kernels(work: Work, device: torch.device) -> int | None:
     return sum(event.count for event in profiler.key_averages())
 
 
-def _choose_repeats(run: Work, device: torch.device) -> int:
-    _time(run, 1, device)
-    return max(1, round(SHORTEST_SAMPLE_MS / max(_time(run, 1, device), 1e-3)))
+def time_call(run: Work, number: int = 1) -> float:
+    """Return the milliseconds of one call, from ``number`` calls after two of warm-up.
+
+    torch's timer waits for accelerators before and after; here it keeps the number of threads.
+    """
+    timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
+    return timer.timeit(number).mean * 1e3
 
 
-def _time(run: Work, repeats: int, device: torch.device) -> float:
-    """Return the milliseconds of one call; a GPU is synchronized outside the timed region."""
-    if device.type == "cuda":
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize(device)
-        start.record()
-        for _ in range(repeats):
-            run()
-        end.record()
-        torch.cuda.synchronize(device)
-        return start.elapsed_time(end) / repeats
-    begin = time.perf_counter()
-    for _ in range(repeats):
-        run()
-    return (time.perf_counter() - begin) * 1e3 / repeats
+def choose_repeats(run: Work) -> int:
+    """Return how many calls take long enough for the resolution of the clock."""
+    return max(1, round(SHORTEST_SAMPLE_MS / max(time_call(run), 1e-3)))
+
+
+class _LoadMeter:
+    """Measures how busy other processes keep the machine."""
+
+    def __init__(self) -> None:
+        self.average = _read_load_average()
+        self.start = time.perf_counter(), time.process_time(), _read_busy_seconds()
+
+    def stop(self) -> dict[str, float | None]:
+        """Return the load averages before and after, and the cores that others kept busy."""
+        began, own, busy = self.start
+        others, now = None, _read_busy_seconds()
+        if busy is not None and now is not None:
+            wall = max(time.perf_counter() - began, 1e-3)
+            others = max(0.0, (now - busy - (time.process_time() - own)) / wall)
+            others = float(f"{others:.2g}")
+        after = _read_load_average()
+        return {"load_before": self.average, "load_after": after, "cores_of_others": others}
+
+
+def _read_load_average() -> float | None:
+    """Return the load average of the last minute, this process included; None on Windows."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def _read_busy_seconds() -> float | None:
+    """Return the seconds in which cores were busy since the machine started; None if unknown."""
+    try:
+        user, nice, system, _idle, _wait, *rest = map(
+            int, STAT.read_text().split("\n", 1)[0].split()[1:9]
+        )
+    except (OSError, ValueError):
+        return None
+    return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
