@@ -89,7 +89,14 @@ def render_launches(record: dict[str, Any]) -> str:
         there = (cpu, time, accelerator, "never run") if on_cpu else (cpu, "-", accelerator, time)
         counts = (row["methods"][method] for method in METHODS)
         rows.append((row["name"], *there, *("-" if c is None else str(c) for c in counts)))
-    return render_markdown(Grid("", tuple(head), tuple(rows)))
+    source = "measured alone"
+    if not all("extra_ms" in row for row in record["layer"]):
+        source = "the median ratio to the plain layer times the plain layer's median"
+    note = (
+        f"Counted with torch {launches['torch']} at commit {str(launches['commit'])[:10]}. Times "
+        f"are of the record above, at commit {str(record['environment']['commit'])[:10]}: {source}."
+    )
+    return f"{render_markdown(Grid('', tuple(head), tuple(rows)))}\n\n{note}"
 
 
 def _render_extra_time(row: dict[str, Any]) -> str:

@@ -96,3 +96,8 @@ def test_the_committed_records_give_tables_and_plots(tmp_path, monkeypatch):
     paths = draw_growth(record, tmp_path)
     assert [path.name for path in paths] == ["growth-ms.png", "growth-memory.png"]
     assert "matplotlib.pyplot" not in sys.modules
+    quiet = paths[0].read_bytes(), paths[1].read_bytes()
+    record["growth"]["batch"][0]["noisy"] = True
+    draw_growth(record, tmp_path)
+    assert paths[0].read_bytes() != quiet[0]
+    assert paths[1].read_bytes() == quiet[1]
