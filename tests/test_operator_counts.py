@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+pytest.importorskip("rich", reason="the lab's tables need rich")
+
 from trainact import TrAct
 from trainact.lab.cost.launches import METHODS, count_operators, count_stem_launches
 from trainact.options import Precision
