@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainact.device_costs import CPU, DeviceCosts, find_device_costs
+from trainact.device_costs import DeviceCosts, find_device_costs
 from trainact.options import WIDE_INPUTS, Precision
 from trainact.overlapping_patches import estimate_cost_by_lines, sum_by_lines
 from trainact.rows import (
@@ -61,6 +61,9 @@ LARGE_BLOCK_ROWS = 2048
 
 LOWER_PRECISIONS = ("tf32", "bf16")
 
+COSTLY_OPERATOR = 2_000_000
+"""If an operator costs more multiplications, large chunks with few operators are faster."""
+
 OPERATORS = 3
 """Operators called for one chunk of unfolded rows, about."""
 
@@ -87,12 +90,11 @@ def sum_outer_products(
         seed = None if sample is None else sample.seed
         size = 0 if sample is None else sample.size
         return _sum_compiled(x, *_flatten_patches(patches), *precision, seed, size)
-    if sample is not None:
-        with full_precision_products():
-            rows = unfold_rows(x.to(precision.products), patches, sample)
-            return (rows.mT @ rows).to(precision.sums) * (count_rows(x, patches) / sample.size)
     with full_precision_products():
-        return choose_method(x, patches)(x, patches, precision)
+        if sample is None:
+            return choose_method(x, patches)(x, patches, precision)
+        rows = unfold_rows(x.to(precision.products), patches, sample)
+        return (rows.mT @ rows).to(precision.sums) * (count_rows(x, patches) / sample.size)
 
 
 def choose_method(x: Tensor, patches: Patches, costs: DeviceCosts | None = None) -> Method:
@@ -104,7 +106,7 @@ def choose_method(x: Tensor, patches: Patches, costs: DeviceCosts | None = None)
         costs: of the device; None means those of ``x.device``.
     """
     costs = costs or find_device_costs(x.device)
-    unfold = sum_by_large_chunks if costs is not CPU else sum_by_unfolding
+    unfold = sum_by_large_chunks if costs.operator > COSTLY_OPERATOR else sum_by_unfolding
     by_lines = estimate_cost_by_lines(x, patches, costs)
     return sum_by_lines if by_lines < _estimate_cost_by_unfolding(x, patches, costs) else unfold
 
@@ -121,10 +123,8 @@ def sum_by_large_chunks(x: Tensor, patches: Patches, precision: Precision) -> Te
     num_inputs, num_rows = count_inputs(x, patches), count_rows(x, patches)
     if num_rows == 0:
         return x.new_zeros(patches.groups, num_inputs, num_inputs, dtype=precision.sums)
-    numbers_of_products = max(patches.groups * num_inputs**2, x.numel() // 4)
-    blocks = min(
-        -(-num_rows // LARGE_BLOCK_ROWS), numbers_of_products // (patches.groups * num_inputs**2)
-    )
+    affordable = max(1, x.numel() // (4 * patches.groups * num_inputs**2))
+    blocks = min(-(-num_rows // LARGE_BLOCK_ROWS), affordable)
     chunks = list(_split_samples(x.to(precision.products), patches))
     products = []
     for some in chunks:
@@ -257,19 +257,8 @@ def _sum_compiled(
 
 
 @_sum_compiled.register_fake
-def _(
-    x: Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    padding_mode: str,
-    products: torch.dtype,
-    sums: torch.dtype,
-    seed: Tensor | None,
-    sample_size: int,
-) -> Tensor:
+def _(x: Tensor, *arguments: Any) -> Tensor:
+    kernel_size, _, _, _, groups, _, _, sums, *_ = arguments
     num_inputs = x.shape[-len(kernel_size) - 1] // groups * math.prod(kernel_size)
     return x.new_empty(groups, num_inputs, num_inputs, dtype=sums)
 

@@ -19,7 +19,7 @@ from trainact.lab.cost.estimates import (
 )
 from trainact.lab.paper.tables import find_places, list_recipes, printed_values
 from trainact.lab.recipes.arms import parse_arms
-from trainact.lab.recipes.experiment import Experiment, make_experiment, read_tables
+from trainact.lab.recipes.experiment import Experiment, make_experiment, read_recipe_tables
 from trainact.lab.recipes.recipe import recipe_to_dict
 from trainact.lab.report.grid import Grid, render_text
 from trainact.lab.report.wording import format_value
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the description as comments, then the recipe with all defaults filled in."""
-    name, tables = read_tables(arguments.recipe)
+    name, tables = read_recipe_tables(arguments.recipe)
     experiment = make_experiment(tables, name)
     is_file = arguments.recipe.endswith(".toml")
     command = f"run {arguments.recipe}" if is_file else format_command(experiment)

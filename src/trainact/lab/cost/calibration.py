@@ -1,5 +1,6 @@
 """The constants of ``trainact.device_costs``, measured on this machine, and what they decide."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,10 +10,10 @@ from torch import Tensor, nn
 
 from trainact.device_costs import DeviceCosts, find_device_costs
 from trainact.lab.cost.cases import LAYERS, Case
-from trainact.lab.cost.launches import METHODS
+from trainact.lab.cost.launches import METHODS, name_choice
 from trainact.lab.cost.timing import Work, choose_repeats, time_call
 from trainact.options import Precision, choose_precision
-from trainact.outer_products import choose_method, full_precision_products
+from trainact.outer_products import full_precision_products
 from trainact.overlapping_patches import LEFT_HEIGHT, can_sum_by_lines, sum_by_lines
 from trainact.rows import Patches, count_inputs, count_rows, patches_of_layer, unfold_rows
 
@@ -91,17 +92,10 @@ def compare_choices(
         if num_rows < num_inputs:
             continue
         precision = choose_precision(None, dtype, device, num_rows, num_inputs)
-        shipped = _name_choice(x, patches, find_device_costs(device))
-        measured = _name_choice(x, patches, costs)
+        shipped = name_choice(x, patches, find_device_costs(device))
+        measured = name_choice(x, patches, costs)
         choices.append(Choice(case.name, shipped, measured, _time_methods(x, patches, precision)))
     return choices
-
-
-def _name_choice(x: Tensor, patches: Patches, costs: DeviceCosts) -> str:
-    """Return the method's name; how to unfold depends on the device, not on the constants."""
-    if choose_method(x, patches, costs) is sum_by_lines:
-        return "by lines"
-    return "by unfolding" if x.device.type == "cpu" else "by large chunks"
 
 
 def _time_methods(x: Tensor, patches: Patches, precision: Precision) -> dict[str, float]:
@@ -109,7 +103,7 @@ def _time_methods(x: Tensor, patches: Patches, precision: Precision) -> dict[str
     for name, method in METHODS.items():
         if method is not sum_by_lines or can_sum_by_lines(x, patches):
             with full_precision_products():
-                times[name] = _time_best(lambda: method(x, patches, precision))  # noqa: B023
+                times[name] = _time_best(functools.partial(method, x, patches, precision))
     return times
 
 

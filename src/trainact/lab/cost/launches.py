@@ -15,6 +15,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from trainact import find_first_layers
+from trainact.device_costs import DeviceCosts
 from trainact.errors import TrActValueError
 from trainact.example_inputs import list_example_inputs
 from trainact.gradient import Memory, apply_precondition
@@ -23,7 +24,7 @@ from trainact.lab.environment import describe_environment
 from trainact.options import DEFAULT_LAM, Options, choose_precision
 from trainact.outer_products import choose_method, sum_by_large_chunks, sum_by_unfolding
 from trainact.overlapping_patches import can_sum_by_lines, sum_by_lines
-from trainact.rows import count_inputs, count_rows, patches_of_layer
+from trainact.rows import Patches, count_inputs, count_rows, patches_of_layer
 from trainact.torch_internals import TorchDispatchMode, find_custom_operator, tree_map
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "count_stem_launches",
     "describe_launches",
     "make_launch_table",
+    "name_choice",
 ]
 
 KINDS = {"cpu": torch.device("cpu"), "accelerator": torch.device("meta")}
@@ -97,8 +99,7 @@ def count_launches(layer: Any, shape: Sequence[int]) -> Row:
         weight = there.weight.detach().requires_grad_()
         patches = patches_of_layer(there)
         few = count_rows(x, patches) < count_inputs(x, patches)
-        chosen = choose_method(x, patches)
-        method = FEW_ROWS if few else next(n for n, m in METHODS.items() if m is chosen)
+        method = FEW_ROWS if few else name_choice(x, patches)
         same = apply_precondition(weight, x, patches, DEFAULT_LAM, Options(), Memory())
         grad = torch.zeros_like(weight)
         operators = count_operators(functools.partial(same.backward, grad))
@@ -113,6 +114,12 @@ def count_launches(layer: Any, shape: Sequence[int]) -> Row:
         for name, method in METHODS.items()
     }
     return row
+
+
+def name_choice(x: Tensor, patches: Patches, costs: DeviceCosts | None = None) -> str:
+    """Return the name in ``METHODS`` of the method that is chosen for this input."""
+    chosen = choose_method(x, patches, costs)
+    return next(name for name, method in METHODS.items() if method is chosen)
 
 
 def count_stem_launches(only: str = "") -> list[Row]:

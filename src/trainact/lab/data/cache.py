@@ -15,7 +15,7 @@ from torch import Tensor
 from trainact.lab import files
 from trainact.lab.data.images import DataError, Note, hash_tensor
 
-__all__ = ["cache_file", "lock_cache", "read_cache", "set_aside", "write_cache"]
+__all__ = ["cache_file", "lock_cache", "rename_damaged_cache", "read_cache", "write_cache"]
 
 LOCK_SECONDS = 1800
 
@@ -65,7 +65,7 @@ def write_cache(name: str, tensors: dict[str, Tensor], note: Note) -> None:
         )
 
 
-def set_aside(name: str, reason: DataError, note: Note) -> None:
+def rename_damaged_cache(name: str, reason: DataError, note: Note) -> None:
     """Rename a damaged cache file, so that it can be inspected, and report it."""
     try:
         aside = files.set_aside(cache_file(name))

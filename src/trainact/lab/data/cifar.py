@@ -7,7 +7,13 @@ from pathlib import Path
 from torch import Tensor
 
 from trainact.lab.data import npm
-from trainact.lab.data.cache import cache_file, lock_cache, read_cache, set_aside, write_cache
+from trainact.lab.data.cache import (
+    cache_file,
+    lock_cache,
+    read_cache,
+    rename_damaged_cache,
+    write_cache,
+)
 from trainact.lab.data.cifar_pickles import find_batches, read_batches
 from trainact.lab.data.cifar_sets import SETS, Pair, is_whole, verify_set
 from trainact.lab.data.hub import load_from_hub
@@ -79,7 +85,7 @@ def _load_whole(name: str, note: Note) -> Pair:
             try:
                 tensors = read_cache(name)
             except DataError as error:
-                set_aside(name, error, note)
+                rename_damaged_cache(name, error, note)
             if tensors is None:
                 pair = _download(name, note)
                 _write(name, pair, note)

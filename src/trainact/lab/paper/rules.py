@@ -20,7 +20,7 @@ from trainact.lab.paper.tables import TABLE_OF_NETWORKS, list_networks
 from trainact.lab.paper.values import TRACT_ARMS, UNSTATED_BUDGET, UNSTATED_LAM, Key, Value, Values
 from trainact.lab.recipes.arms import BASELINE
 
-__all__ = ["RULES", "AbsentValueError", "Case", "Finding", "list_cases"]
+__all__ = ["RULES", "AbsentValueError", "ClaimCase", "Finding", "list_cases"]
 
 ALLOWANCE = 0.1
 """Points by which similar accuracies may differ if a deviation over seeds is unknown."""
@@ -46,7 +46,7 @@ class Finding(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Case:
+class ClaimCase:
     """Two values to compare; reading one that is missing raises ``AbsentValueError``."""
 
     values: Values
@@ -79,7 +79,7 @@ class Case:
         raise AbsentValueError(_describe(key))
 
 
-Cases = Sequence[Case]
+Cases = Sequence[ClaimCase]
 
 
 def list_cases(
@@ -90,7 +90,7 @@ def list_cases(
     metric: str | list[str] = "top1",
     against: str | list[str] = BASELINE,
     against_budget: int | None = None,
-) -> Iterator[Case]:
+) -> Iterator[ClaimCase]:
     """Yield all combinations of the lists, for each network where the recipe has 36 of them.
 
     >>> [case.key.budget for case in list_cases({}, "cifar10-vit", budget=[100, 200])]
@@ -102,7 +102,7 @@ def list_cases(
         for network in list_networks() if name == TABLE_OF_NETWORKS else [None]:
             key = Key(name, network, one, epochs, measure)
             longer = epochs if against_budget is None else against_budget
-            yield Case(values, key, key._replace(arm=other, budget=longer))
+            yield ClaimCase(values, key, key._replace(arm=other, budget=longer))
 
 
 def _describe(key: Key) -> str:
@@ -111,9 +111,9 @@ def _describe(key: Key) -> str:
     return f"{where} {key.arm}{epochs} ({key.metric})"
 
 
-def _group(cases: Iterable[Case], field: str) -> dict[Any, list[Case]]:
+def _group(cases: Iterable[ClaimCase], field: str) -> dict[Any, list[ClaimCase]]:
     """Return the cases by a field of their key."""
-    groups: dict[Any, list[Case]] = {}
+    groups: dict[Any, list[ClaimCase]] = {}
     for case in cases:
         groups.setdefault(getattr(case.key, field), []).append(case)
     return groups
@@ -122,13 +122,13 @@ def _group(cases: Iterable[Case], field: str) -> dict[Any, list[Case]]:
 # all cases
 
 
-def _allow(case: Case) -> float:
+def _allow(case: ClaimCase) -> float:
     """Return by how much similar values may differ: the sum of their deviations over seeds."""
     one, other = case.one.deviation, case.other.deviation
     return ALLOWANCE if one is None or other is None else one + other
 
 
-def _compare(cases: Cases, relation: Callable[[Case], bool]) -> Finding:
+def _compare(cases: Cases, relation: Callable[[ClaimCase], bool]) -> Finding:
     """Return whether the relation holds in all cases."""
     failing, absent = [], []
     for case in cases:

@@ -32,7 +32,7 @@ __all__ = [
     "list_experiments",
     "make_experiment",
     "name_network",
-    "read_tables",
+    "read_recipe_tables",
 ]
 
 
@@ -180,7 +180,7 @@ def list_experiments() -> list[str]:
     )
 
 
-def read_tables(reference: str) -> tuple[str, dict[str, Any]]:
+def read_recipe_tables(reference: str) -> tuple[str, dict[str, Any]]:
     """Return the name and the tables of one of the package's recipes, or of a file.
 
     Raises:
@@ -200,7 +200,7 @@ def read_tables(reference: str) -> tuple[str, dict[str, Any]]:
 
 def find_experiment(reference: str) -> Experiment:
     """Return the experiment of one of the package's recipes, or of a file."""
-    name, tables = read_tables(reference)
+    name, tables = read_recipe_tables(reference)
     return make_experiment(tables, name)
 
 
