@@ -101,6 +101,10 @@ class ModelFields:
     weights: str = ""  # file of initial weights; {pretraining} and {seed} are filled in
     pretraining: str = ""  # arm in which the initial weights were trained
     weights_strict: bool = True  # whether the file must hold every weight but the classifier's
+    start: Literal["default", "eigen", "random"] = "default"  # of the first layer; see whiten()
+    start_scale: Literal["keep", "unit"] = "keep"
+    start_signs: bool = True  # both signs of each eigenvector
+    start_images: int = 5000  # training images that a whitened start is computed from
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,9 @@ class TractFields:
     layers: tuple[str, ...] = ()  # empty: found by tracing
     sync: bool = False  # sum the second moment over ranks
     moment: Literal["float32", "float64"] = "float32"  # dtype of the second moment
+    center: bool = False  # covariance instead of the second moment, jointly with the bias
+    relative: bool = False  # λ times the mean eigenvalue
+    moment_decay: float = 0.0  # of the second moment's moving average; 0: off
 
 
 @dataclass(frozen=True)
@@ -127,8 +134,13 @@ class OptimizerFields:
     weight_decay: float = 0.0
     decay_vectors: bool = True  # weight decay of biases, norms, class token and positions
     first_layer_lr: float = 1.0  # learning-rate multiplier of the first layer
-    first_layer_name: Literal["same", "sgd"] = "same"  # optimizer of the first layer
+    first_layer_name: Literal["same", "sgd", "foof", "asgo", "muon"] = "same"  # its optimizer
     first_layer_sgd_lr: float = 0.08
+    first_layer_frozen: bool = False  # whether its weight stays as it starts; the bias is trained
+    first_layer_rule: Literal["none", "centralised", "mac", "norm-preserving"] = "none"
+    body: Literal["same", "muon"] = "same"  # optimizer of hidden matrices and convolutions
+    muon_lr: float = 0.02
+    muon_momentum: float = 0.95
     clip_norm: float = 0.0  # maximum norm of the whole gradient; 0: no clipping
     label_smoothing: float = 0.0
     loss: Literal["cross-entropy", "binary"] = "cross-entropy"  # binary: one-vs-rest per class
@@ -196,13 +208,16 @@ FIELDS_WITHOUT_EFFECT = {
 POSITIVE = {
     *("data.batch_size", "data.repeats", "schedule.epochs", "schedule.decay", "tract.lam"),
     *("optimizer.lr", "optimizer.first_layer_lr", "optimizer.first_layer_sgd_lr"),
-    *("run.accumulation", "run.checkpoint_seconds"),
+    *("optimizer.muon_lr", "model.start_images", "run.accumulation", "run.checkpoint_seconds"),
 }
 FIELDS_ADDED_LATER = {
     "data": ("classes", "crop_fill", "interpolation", "test_crop", "colour_jitter", "mixup",
              "cutmix", "repeats"),
-    "model": ("weights", "pretraining", "weights_strict"),
-    "optimizer": ("eps", "decay_vectors", "loss"),
+    "model": ("weights", "pretraining", "weights_strict", "start", "start_scale", "start_signs",
+              "start_images"),
+    "tract": ("center", "relative", "moment_decay"),
+    "optimizer": ("eps", "decay_vectors", "loss", "first_layer_frozen", "first_layer_rule", "body",
+                  "muon_lr", "muon_momentum"),
     "schedule": ("cosine_over",),
 }  # fmt: skip
 """Fields that older recipes lack. A recipe's identity ignores them at their defaults, so that older
