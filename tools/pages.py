@@ -14,7 +14,7 @@ from typing import Any
 from tools import evidence
 from tools.reproduce import write_reproduction
 from trainact.errors import TrActValueError
-from trainact.lab.cost.bench import ZOO_FILE, read_zoo, render_zoo
+from trainact.lab.cost.bench import ZOO_FILE, describe_medians, read_zoo, render_zoo
 from trainact.lab.cost.launches import METHODS
 from trainact.lab.cost.timing import CONTROL, REPEATS, WIDEST_CONTROL
 from trainact.lab.environment import describe_hardware
@@ -117,9 +117,12 @@ def describe_record(record: dict[str, Any]) -> str:
         if name in environment["packages"]
     )
     state = "" if environment["clean"] else " with uncommitted changes"
-    layers, steps = (record[section][0]["plain_ms"]["count"] for section in ("layer", "step"))
+    layers, steps = (
+        min(row["plain_ms"]["count"] for row in record[section]) for section in ("layer", "step")
+    )
     return (
-        f"Medians [quartiles] of {layers:.0f} (layers) and {steps:.0f} (steps) interleaved rounds; "
+        f"{describe_medians(record)} of {layers:.0f} (layers) and {steps:.0f} (steps) interleaved "
+        f"rounds or more; "
         f"{describe_hardware(environment)}, {record['dtype']}, {packages}, trainact "
         f"{environment['trainact']} at commit {environment['commit'][:10]}{state}, "
         f"{environment['date'][:10]}.{_describe_load([*record['layer'], *record['step']])}"
@@ -136,8 +139,8 @@ def _describe_load(rows: Sequence[dict[str, Any]]) -> str:
     load = f"kept up to {max(known):.2g} cores busy" if known else "were not watched"
     return (
         f" Each contest also ran plain against plain; {noisy} of {len(rows)} were noisy: the "
-        f"quartiles of that ratio were more than {WIDEST_CONTROL:.0%} apart after "
-        f"{REPEATS} repeats. Other processes {load}."
+        f"interval of that ratio was wider than {WIDEST_CONTROL:.0%} after {REPEATS} repeats. "
+        f"Other processes {load}."
     )
 
 

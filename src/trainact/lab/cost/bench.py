@@ -1,10 +1,10 @@
 """The measurements of ``trainact bench``, their records, tables and plots.
 
 Plain training, TrAct and the authors' package take turns in one process; results are medians of
-paired ratios with quartiles. Whole steps are too noisy on most machines to resolve one percent, so
-their main number is TrAct's own work, measured alone, divided by the plain step. Each contest also
-runs plain against plain; if that ratio spreads too far, the contest is repeated and then marked
-noisy.
+paired ratios with their 95 % confidence intervals. Whole steps are too noisy on most machines to
+resolve one percent, so their main number is TrAct's own work, measured alone, divided by the plain
+step. Each contest also runs plain against plain; if the interval of that ratio is too wide, more
+rounds follow, and in the end the contest is marked noisy.
 """
 
 import functools
@@ -24,6 +24,7 @@ from trainact.errors import TrActValueError
 from trainact.lab.cost.cases import GROWTH, LAYERS, NETWORKS, Case, NetworkCase
 from trainact.lab.cost.launches import describe_launches
 from trainact.lab.cost.timing import (
+    CONFIDENCE,
     CONTROL,
     REPEATS,
     Contest,
@@ -45,6 +46,7 @@ __all__ = [
     "TABLE_NETWORKS",
     "ZOO_FILE",
     "Bench",
+    "describe_medians",
     "draw_growth",
     "make_table",
     "read_bench",
@@ -53,7 +55,7 @@ __all__ = [
 ]
 
 SECTIONS = ("layer", "step", "growth")
-ROUNDS = {"layer": 31, "step": 9, "growth": 7}
+ROUNDS = {"layer": 31, "step": 9, "growth": 5}
 QUICK_ROUNDS = {"layer": 5, "step": 3, "growth": 3}
 FILE, ZOO_FILE = "bench.json", "zoo.json"
 ZOO_BATCH, ZOO_ROUNDS = 8, 3
@@ -61,6 +63,9 @@ MACHINE = ("processor", "accelerator", "device", "threads", "packages")
 """Fields of the environment that all rows of a zoo record share."""
 TABLE_NETWORKS = list_networks()
 """The 36 networks of the paper's CIFAR-100 table."""
+
+INTERVAL = f"{CONFIDENCE:.0%} intervals".replace("%", " %")
+"""What ``low`` and ``high`` of a median are."""
 
 Row = dict[str, Any]
 
@@ -153,7 +158,12 @@ class Bench:
     def _begin_record(self, kind: str) -> dict[str, Any]:
         environment = describe_environment(str(self.device))
         dtype = str(self.dtype).removeprefix("torch.")
-        return {"kind": kind, "environment": environment, "dtype": dtype}
+        return {
+            "kind": kind,
+            "environment": environment,
+            "dtype": dtype,
+            "interval": INTERVAL,
+        }
 
     def _selects(self, name: str) -> bool:
         return self.only.lower() in name.lower()
@@ -234,6 +244,15 @@ class Bench:
         }
 
 
+def describe_medians(record: dict[str, Any]) -> str:
+    """Return what the numbers of a record are; records without ``interval`` hold quartiles.
+
+    >>> describe_medians({"interval": "95 % intervals"})
+    'Medians [95 % intervals]'
+    """
+    return f"Medians [{record.get('interval', 'quartiles')}]"
+
+
 def read_bench(path: Path) -> dict[str, Any] | None:
     """Return the record of ``trainact bench`` in a file, or None where there is no file.
 
@@ -280,7 +299,7 @@ def _write(record: dict[str, Any], path: Path) -> None:
 
 def make_table(section: str, rows: Sequence[Row]) -> Table:
     """Return one section of a record as a table for the terminal."""
-    table = Table(title=f"{section}: relative to plain, median and quartiles")
+    table = Table(title=f"{section}: relative to plain, median and its 95 % interval")
     columns = ("", "plain ms", "plain / plain", "TrAct / plain", "extra alone / plain")
     for column in (*columns, "torch_tract / plain", "extra memory / input"):
         table.add_column(column, justify="left" if not column else "right")
@@ -320,7 +339,8 @@ def render_zoo(record: dict[str, Any] | None) -> str:
             "a plain step"
         )
     lines = [
-        f"{len(rows)} of the {len(TABLE_NETWORKS)} networks: {result}. Medians [quartiles] of "
+        f"{len(rows)} of the {len(TABLE_NETWORKS)} networks: {result}. "
+        f"{describe_medians(record)} of "
         f"{rows[0]['plain_ms']['count']:.0f} pairs at batch {record['batch']}; "
         f"{describe_hardware(environment)}, {record['dtype']}, torch "
         f"{environment['packages']['torch']}, at commit {', '.join(commits)}, "

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from trainact.device_costs import DeviceCosts, find_device_costs
 from trainact.lab.cost.cases import LAYERS, Case
 from trainact.lab.cost.launches import METHODS, name_choice
-from trainact.lab.cost.timing import Work, choose_repeats, time_call
+from trainact.lab.cost.timing import Work, time_call
 from trainact.options import Precision, choose_precision
 from trainact.outer_products import full_precision_products
 from trainact.overlapping_patches import LEFT_HEIGHT, can_sum_by_lines, sum_by_lines
@@ -109,8 +109,7 @@ def _time_methods(x: Tensor, patches: Patches, precision: Precision) -> dict[str
 
 def _time_best(run: Work) -> float:
     """Return the milliseconds of the fastest sample, which other processes disturbed the least."""
-    number = choose_repeats(run)
-    return min(time_call(run, number) for _ in range(SAMPLES))
+    return min(time_call(run) for _ in range(SAMPLES))
 
 
 def make_cost_table(measured: DeviceCosts, device: torch.device) -> Table:

@@ -4,10 +4,11 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import scipy.stats
 import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import Timer
@@ -18,7 +19,6 @@ __all__ = [
     "WIDEST_CONTROL",
     "Contest",
     "Work",
-    "choose_repeats",
     "compare_times",
     "compare_with_control",
     "count_kernels",
@@ -29,28 +29,38 @@ __all__ = [
 ]
 
 Work = Callable[[], Any]
-SHORTEST_SAMPLE_MS = 5.0
-"""A shorter function is repeated within one sample, for the resolution of the clock."""
+SHORTEST_SAMPLE = 0.05
+"""Seconds; a shorter function is repeated within one sample, so that short disturbances average out."""
 
 CONTROL = "plain_again"
 """Name of the second run of the plain work in each round (A/A)."""
 
 WIDEST_CONTROL = 0.03
-"""A contest whose A/A quartiles are further apart is repeated, and in the end marked noisy."""
+"""A contest whose A/A interval is wider is repeated, and in the end marked noisy."""
+
+CONFIDENCE = 0.95
 
 REPEATS = 3
 STAT = Path("/proc/stat")
 
 
 def summarise(values: list[float]) -> dict[str, float]:
-    """Return median, quartiles and number of samples with four significant digits, for a record.
+    """Return the median, its 95 % confidence interval and the number of samples, for a record.
+
+    The interval is that of the sign test: from the k-th smallest to the k-th largest sample. With
+    fewer than 6 samples these are the smallest and the largest.
 
     >>> summarise([3.0, 1.0, 2.0])
-    {'median': 2.0, 'low': 1.5, 'high': 2.5, 'count': 3.0}
+    {'median': 2.0, 'low': 1.0, 'high': 3.0, 'count': 3.0}
     """
-    several = values if len(values) > 1 else values * 2
-    low, median, high = statistics.quantiles(several, n=4, method="inclusive")
-    numbers = {"median": median, "low": low, "high": high, "count": len(values)}
+    ordered = sorted(values)
+    k = max(1, int(scipy.stats.binom.ppf((1 - CONFIDENCE) / 2, len(ordered), 0.5)))
+    numbers = {
+        "median": statistics.median(ordered),
+        "low": ordered[k - 1],
+        "high": ordered[-k],
+        "count": len(ordered),
+    }
     return {key: float(f"{value:.4g}") for key, value in numbers.items()}
 
 
@@ -69,12 +79,13 @@ def compare_times(
     The functions take turns within a round, and the order rotates from round to round. So sample i
     of one and sample i of another were taken under the same load: compare their ratio.
     """
-    repeats = {name: choose_repeats(run) for name, run in work.items()}
     names = list(work)
+    for name in names:
+        work[name]()
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            times[name].append(time_call(work[name], repeats[name]))
+            times[name].append(time_call(work[name]))
         progress()
     return times
 
@@ -90,7 +101,7 @@ class Contest:
 
     @property
     def spread(self) -> float:
-        """Distance of the control's quartiles."""
+        """Width of the control's interval."""
         return self.control["high"] - self.control["low"]
 
     @property
@@ -116,24 +127,28 @@ def compare_with_control(
 ) -> Contest:
     """Compare the times with those of ``plain``, which runs twice in each round.
 
-    The second run stands behind the first other function, so the two are not neighbours. If they
-    differ too much, the contest is repeated; the one with the narrowest control is returned.
+    The second run comes after the first other function, so the two are not neighbours. If the
+    interval of their ratio is too wide, ``rounds`` more rounds follow, up to ``repeats`` times.
     """
     others = [name for name in work if name != "plain"]
     order = ["plain", *others[:1], CONTROL, *others[1:]]
     entrants = {name: work["plain" if name == CONTROL else name] for name in order}
-    best: Contest | None = None
+    times: dict[str, list[float]] = {name: [] for name in order}
+    meter = _LoadMeter()
     for attempt in range(1, repeats + 2):
-        meter = _LoadMeter()
-        times = compare_times(entrants, rounds, progress if attempt == 1 else lambda: None)
-        control = divide(times.pop(CONTROL), times["plain"])
-        contest = Contest(times, control, attempt, meter.stop())
-        if best is None or contest.spread < best.spread:
-            best = contest
+        measured = compare_times(entrants, rounds, progress if attempt == 1 else lambda: None)
+        for name in order:
+            times[name] += measured[name]
+        control = divide(times[CONTROL], times["plain"])
+        contest = Contest(
+            {name: times[name] for name in order if name != CONTROL},
+            control,
+            attempt,
+            meter.stop(),
+        )
         if not contest.noisy:
             break
-    assert best is not None
-    return replace(best, attempts=attempt)
+    return contest
 
 
 def measure_peak_memory(work: Work, device: torch.device) -> int:
@@ -167,18 +182,13 @@ def count_kernels(work: Work, device: torch.device) -> int | None:
     return sum(event.count for event in profiler.key_averages())
 
 
-def time_call(run: Work, number: int = 1) -> float:
-    """Return the milliseconds of one call, from ``number`` calls after two of warm-up.
+def time_call(run: Work) -> float:
+    """Return the milliseconds of one call, from as many as a sample takes.
 
     torch's timer waits for accelerators before and after; here it keeps the number of threads.
     """
     timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
-    return timer.timeit(number).mean * 1e3
-
-
-def choose_repeats(run: Work) -> int:
-    """Return how many calls take long enough for the resolution of the clock."""
-    return max(1, round(SHORTEST_SAMPLE_MS / max(time_call(run), 1e-3)))
+    return timer.blocked_autorange(min_run_time=SHORTEST_SAMPLE).median * 1e3
 
 
 class _LoadMeter:
