@@ -38,10 +38,11 @@ def test_each_networks_row_is_written_when_done_and_the_same_command_continues(t
     assert [row["name"] for row in record["networks"]] == ["squeezenet", "shufflenetv2"]
     assert record["networks"][0] == first["networks"][0]
     for row in record["networks"]:
-        assert row["plain_ms"]["count"] == row["extra_over_plain"]["count"] == 3
+        rounds = 3 * row["attempts"]
+        assert row["plain_ms"]["count"] == row["extra_over_plain"]["count"] == rounds
         assert row["extra_over_plain"]["median"] > 0
         assert row["date"]
-        assert row["plain_again_over_plain"]["count"] == 3
+        assert row["plain_again_over_plain"]["count"] == rounds
         row["noisy"] = False  # here, whatever else runs on the machine
     assert {"processor", "threads", "packages"} <= set(record["environment"])
     page = render_zoo(record)

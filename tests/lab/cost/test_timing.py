@@ -26,6 +26,13 @@ def test_work_takes_turns_and_the_order_rotates():
     assert "".join(order[-9:]) == "abcbcacab"
 
 
+def test_a_long_contest_is_cut_short_but_not_below_the_fewest_rounds(monkeypatch):
+    monkeypatch.setattr(timing, "time_call", lambda run: 1.0)
+    monkeypatch.setattr(timing, "LONG_CONTEST", 0.0)
+    assert len(compare_times({"a": int}, 50)["a"]) == timing.FEWEST_ROUNDS
+    assert len(compare_times({"a": int}, 3)["a"]) == 3
+
+
 def test_a_call_is_timed_with_the_threads_of_the_process():
     seen = []
     assert time_call(lambda: seen.append(torch.get_num_threads())) > 0

@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 SECTIONS = ("layer", "step", "growth")
-ROUNDS = {"layer": 31, "step": 9, "growth": 5}
+ROUNDS = {"layer": 61, "step": 15, "growth": 7}
 QUICK_ROUNDS = {"layer": 5, "step": 3, "growth": 3}
 FILE, ZOO_FILE = "bench.json", "zoo.json"
 ZOO_BATCH, ZOO_ROUNDS = 8, 3

@@ -30,7 +30,10 @@ __all__ = [
 
 Work = Callable[[], Any]
 SHORTEST_SAMPLE = 0.05
-"""Seconds; a shorter function is repeated within one sample, so that short disturbances average out."""
+"""Seconds; a shorter function is repeated within one sample, so that disturbances average out."""
+
+LONG_CONTEST, FEWEST_ROUNDS = 40.0, 7
+"""After so many seconds, and at least so many rounds, the planned number of rounds is cut short."""
 
 CONTROL = "plain_again"
 """Name of the second run of the plain work in each round (A/A)."""
@@ -83,10 +86,13 @@ def compare_times(
     for name in names:
         work[name]()
     times: dict[str, list[float]] = {name: [] for name in names}
+    started = time.perf_counter()
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             times[name].append(time_call(work[name]))
         progress()
+        if turn + 1 >= FEWEST_ROUNDS and time.perf_counter() - started > LONG_CONTEST:
+            break
     return times
 
 
