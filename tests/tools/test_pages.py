@@ -33,7 +33,7 @@ def test_a_noisy_contest_has_no_figures_and_the_control_has_a_column():
     control = {"plain_again_over_plain": summarise([0.98, 1.02]), "noisy": True}
     head, _, noisy = pages.render_bench({"step": [row | control]}, "step").splitlines()
     assert head.split(" | ")[2] == "plain / plain"
-    assert noisy.split(" | ")[2:6] == ["1.000x [0.990, 1.010]", "noisy", "noisy", "noisy"]
+    assert noisy.split(" | ")[2:6] == ["1.000x [0.980, 1.020]", "noisy", "noisy", "noisy"]
 
 
 def test_the_load_stands_below_the_table():

@@ -67,7 +67,7 @@ def test_a_noisy_row_has_no_ratios():
     record = json.loads((RESULTS / "bench.json").read_text())
     row = record["layer"][0] | {"noisy": True, "plain_again_over_plain": summarise([0.9, 1.1])}
     cells = [next(iter(column.cells)) for column in make_table("layer", [row]).columns]
-    assert cells[2:6] == ["1.000 [0.950, 1.050]", "noisy", "noisy", "noisy"]
+    assert cells[2:6] == ["1.000 [0.900, 1.100]", "noisy", "noisy", "noisy"]
 
 
 def test_a_record_of_another_machine_is_not_continued(tmp_path, capsys):
