@@ -121,9 +121,9 @@ REFUSED = [
     ),
     (lazy, "LazyConv2d is lazy and not initialised yet; run one batch"),
     (pruned, r"Linear has a pruned weight; call torch\.nn\.utils\.prune\.remove"),
-    (parametrised, "has a parametrised weight; apply TrAct first and the parametrization after"),
+    (parametrised, "has a parametrised weight; call TrAct first and add the parametrization after"),
     (hooked, "has no parameter named 'weight'"),
-    (quantised, r"has a quantised weight \(Parameter, torch.int8\); TrAct trains float64"),
+    (quantised, r"has a quantised weight \(Parameter, torch.int8\); TrAct takes float64"),
     (with_instance_forward, "has a forward set on the instance"),
     (lambda: TrAct(nn.Linear(4, 3), 0.2), r"TrActLinear already trains with TrAct \(lam=0.2\)"),
 ]

@@ -23,6 +23,7 @@ from trainact.layers import (
     TrActLayer,
     TrActLinear,
 )
+from trainact.whitening import whiten
 from trainact.wrap import TrAct, apply_tract, remove_tract
 from trainact.wrapped_layers import check_tract, split_first_layer
 
@@ -35,6 +36,8 @@ __all__ = [
     "remove_tract",
     "find_first_layers",
     "check_tract",
+    # a whitened start
+    "whiten",
     # gradient accumulation
     "accumulate",
     # optimizers

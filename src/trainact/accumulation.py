@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +14,7 @@ from trainact.layers import TrActLayer
 from trainact.options import choose_precision
 from trainact.preconditioner import precondition
 from trainact.second_moment import SecondMoment
+from trainact.sharding import reshard
 from trainact.wrapped_layers import check_tract, list_tract_layers
 
 __all__ = ["accumulate"]
@@ -46,7 +46,7 @@ def accumulate(model: nn.Module) -> Iterator[None]:
             parameter, or the model is inside another such block.
     """
     check_tract(model)
-    _reshard(model)
+    reshard(model)
     pools = _make_pools(list(list_tract_layers(model).values()))
     try:
         for pool in pools:
@@ -138,17 +138,6 @@ class _Pool:
         self.weight.grad = self.grad_before
         if self.grad_before is not None and self.grad_copy is not None:
             self.grad_before.copy_(self.grad_copy)
-
-
-def _reshard(model: nn.Module) -> None:
-    """Reshard FSDP2's parameters: the sharded ones hold the gradients.
-
-    A forward without a backward leaves them unsharded.
-    """
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    for module in model.modules() if fsdp is not None else ():
-        if isinstance(module, fsdp.FSDPModule):  # type: ignore[union-attr]
-            module.reshard()
 
 
 def _make_pools(layers: list[TrActLayer]) -> list[_Pool]:

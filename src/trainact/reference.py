@@ -21,6 +21,8 @@ __all__ = [
     "tract_gradient",
     "tract_gradient_of_layer",
     "tract_preactivations",
+    "whitened_filters",
+    "whitened_weight_of_layer",
 ]
 
 
@@ -124,3 +126,84 @@ def _rows_as_preactivations(rows: Tensor, shape: torch.Size, layer: PlainLayer) 
     batched = shape if len(shape) == dims + 2 else (1, *shape)
     size = (batched[0], *batched[2:], batched[1])
     return rows.reshape(size).movedim(-1, 1).reshape(shape)
+
+
+def whitened_filters(
+    rows: Tensor,
+    num_outputs: int,
+    eps: float = 5e-4,
+    signs: bool = True,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Return the eigen filters of :func:`trainact.whiten` with ``scale="unit"``, one by one.
+
+    Args:
+        rows: x of one group, shape [b, n], in float64.
+        num_outputs: m, the outputs of this group.
+        eps: ε, relative to the mean eigenvalue.
+        signs: whether each direction is followed by its negative.
+        generator: draws the rotations that m > 2r filters (or m > r without signs) need.
+    """
+    b, n = rows.shape
+    second_moment = rows.T @ rows / b
+    eigenvalues, eigenvectors = torch.linalg.eigh(second_moment)  # smallest first
+    mean_eigenvalue = torch.trace(second_moment) / n
+    basis = []
+    for i in reversed(range(n)):
+        if eigenvalues[i] > n * torch.finfo(rows.dtype).eps * eigenvalues[-1]:
+            v = eigenvectors[:, i]
+            v = v * torch.sign(v[v.abs().argmax()])
+            basis.append(v / torch.sqrt(eigenvalues[i] + eps * mean_eigenvalue))
+    r = len(basis)
+    filters: list[Tensor] = []
+    while len(filters) < num_outputs:
+        directions = basis
+        if filters:  # all directions are used: rotate them
+            q, upper = torch.linalg.qr(torch.randn(r, r, generator=generator, dtype=rows.dtype))
+            rotation = q @ torch.diag(torch.sign(torch.diag(upper)))
+            directions = [
+                torch.stack([rotation[i, j] * basis[j] for j in range(r)]).sum(0) for i in range(r)
+            ]
+        missing = num_outputs - len(filters)
+        used = directions[: math.ceil(missing / 2) if signs else missing]
+        filters += used
+        if signs:
+            filters += [-f for f in used][: missing - len(used)]
+    return torch.stack(filters)
+
+
+def whitened_weight_of_layer(
+    layer: PlainLayer,
+    x: Tensor,
+    filters: str = "eigen",
+    scale: str | float = "keep",
+    eps: float | None = None,
+    signs: bool = True,
+    seed: int = 0,
+) -> Tensor:
+    """Return the weight that :func:`trainact.whiten` gives a layer, in float64.
+
+    The arguments are those of ``whiten``, with the layer's input ``x`` in place of the images.
+    """
+    rows = cut_patches(x.double(), layer)
+    g, b, n = rows.shape
+    before = layer.weight.detach().double().reshape(g, -1, n)
+    generator = torch.Generator().manual_seed(seed)
+    groups = []
+    for weight, group_rows in zip(before, rows, strict=True):
+        if filters == "eigen":
+            damping = 5e-4 if eps is None else eps
+            groups.append(whitened_filters(group_rows, len(weight), damping, signs, generator))
+        else:
+            second_moment = group_rows.T @ group_rows / b
+            lam = (0.1 if eps is None else eps) * torch.trace(second_moment) / n
+            identity = torch.eye(n, dtype=x.double().dtype)
+            eigenvalues, vectors = torch.linalg.eigh(second_moment + lam * identity)
+            groups.append(weight @ vectors @ torch.diag(eigenvalues**-0.5) @ vectors.T)
+    after = torch.stack(groups)
+    if scale == "keep":
+        z_before, z_after = rows @ before.mT, rows @ after.mT
+        after = after * torch.sqrt(z_before.square().mean() / z_after.square().mean())
+    elif scale != "unit":
+        after = after * scale
+    return after.reshape(layer.weight.shape)

@@ -1,0 +1,324 @@
+"""A whitened start for a model's first layer."""
+
+import math
+import numbers
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainact.errors import TrActTypeError, TrActValueError, UnsupportedLayerError
+from trainact.filters import (
+    count_directions,
+    decompose,
+    mean_square,
+    select_basis,
+    spread_basis,
+    whiten_weight,
+)
+from trainact.input_statistics import InputStatistics, measure_inputs
+from trainact.layer_checks import check_layer, check_model, select_layers
+from trainact.rows import PlainLayer
+from trainact.sharding import read_whole, reshard, write_whole
+from trainact.synchronisation import get_world_size
+
+__all__ = ["whiten"]
+
+DEFAULT_EPS = {"eigen": 5e-4, "random": 0.1}
+SCALES = ("keep", "unit")
+
+MAX_INPUTS = 16384
+"""The second moment of more inputs takes over 2 GiB, and its eigenvectors take hours."""
+
+
+def whiten(
+    model: nn.Module,
+    images: Any,
+    *,
+    filters: str = "eigen",
+    scale: str | float = "keep",
+    eps: float | None = None,
+    signs: bool = True,
+    freeze: bool = False,
+    seed: int = 0,
+    layers: str | Iterable[str] | None = None,
+    example_input: Any = None,
+) -> list[str]:
+    """Give the model's first layer (or layers) whitened filters in place, and return the names.
+
+    The filters come from the second moment S = xᵀx/b of the layer's rows x: what it receives when
+    the model runs on ``images`` in evaluation mode. Only the weight changes. Call it before
+    training, and before or after :func:`trainact.apply_tract`::
+
+        whiten(model, images)
+        apply_tract(model)
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 3))
+    >>> whiten(model, torch.rand(8, 3, 32, 32))
+    ['0']
+
+    In a distributed run, all ranks must call it; all get the weights that rank 0 computed from its
+    images.
+
+    Args:
+        model: any module; it may be the layer itself, which has the empty name.
+        images: one batch or an iterable of batches, such as a DataLoader. A batch is a tensor, a
+            mapping of keyword arguments, or a tuple or list whose first element holds the images.
+            Each group of the layer needs at least as many rows as it has directions to choose.
+        filters: ``"eigen"`` takes the eigenvectors of S, largest eigenvalue first, each over
+            √(eigenvalue + eps). ``"random"`` multiplies the layer's own weight by
+            (S + eps I)^(-1/2).
+        scale: ``"keep"`` multiplies all filters by one factor that leaves the mean of z² over rows
+            and outputs (without the bias) as it was. ``"unit"`` leaves the formula's values: each
+            output of an eigen filter then has a mean square of about 1. A positive number
+            multiplies the formula's values.
+        eps: the damping, relative to the mean eigenvalue of S. None means 5e-4 for ``"eigen"`` and
+            0.1 for ``"random"``.
+        signs: only for ``"eigen"``: of m outputs, the first ⌈m/2⌉ are the leading directions, and
+            the rest are their negatives. False takes the m leading directions, for layers without
+            an activation behind them. Outputs beyond all directions are random rotations of the
+            same directions.
+        freeze: whether to stop training the weight (``requires_grad`` becomes False). The bias is
+            not frozen. Call it before the optimizer and DistributedDataParallel are created.
+        seed: seed of the rotations; the global random states are neither used nor changed.
+        layers: names of the layers, as in :func:`trainact.apply_tract`.
+        example_input: as in :func:`trainact.apply_tract`.
+
+    Raises:
+        TrActError: an argument is unusable, no layer was found, its weight cannot be set, or the
+            images are constant, not finite or too few; nothing was changed.
+    """
+    problem: Exception | None = None
+    starts: dict[str, _Start] = {}
+    try:
+        settings = _check_settings(filters, scale, eps, signs, freeze, seed)
+        check_model(model, "whiten")
+        starts = _compute_starts(model, images, settings, layers, example_input)
+    except Exception as error:
+        if get_world_size() == 1:
+            raise
+        problem = error
+    if get_world_size() > 1:
+        _agree_over_ranks(problem, starts)
+    for start in starts.values():
+        write_whole(start.layer.weight, start.weight)
+        if freeze:
+            start.layer.weight.requires_grad_(False)
+            start.layer.weight.grad = None
+    return [name for start in starts.values() for name in start.names]
+
+
+class _Settings(NamedTuple):
+    filters: str
+    scale: str | float
+    eps: float
+    signs: bool
+    freeze: bool
+    seed: int
+
+
+class _Start(NamedTuple):
+    """A layer, its names in the model, and its new weight."""
+
+    names: list[str]
+    layer: PlainLayer
+    weight: Tensor
+
+
+def _check_settings(
+    filters: object, scale: object, eps: object, signs: object, freeze: object, seed: object
+) -> _Settings:
+    if not isinstance(filters, str) or filters not in DEFAULT_EPS:
+        raise TrActValueError(f"filters={filters!r} is unknown; use 'eigen' or 'random'.")
+    if isinstance(scale, str):
+        if scale not in SCALES:
+            raise TrActValueError(
+                f"scale={scale!r} is unknown; use 'keep', 'unit' or a positive number."
+            )
+    else:
+        scale = _check_number("scale", scale, "use 'keep', 'unit' or a positive finite number.")
+    if eps is None:
+        eps = DEFAULT_EPS[filters]
+    advice = (
+        f"use a positive finite number; {DEFAULT_EPS[filters]:g} is the default for {filters!r}."
+    )
+    if not (filters == "eigen" and eps == 0):
+        eps = _check_number("eps", eps, advice)
+    for name, flag in (("signs", signs), ("freeze", freeze)):
+        if not isinstance(flag, bool):
+            raise TrActTypeError(f"{name}={flag!r} is not accepted; use True or False.")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+        raise TrActTypeError(f"seed={seed!r} is not accepted; use a whole number of 64 bits.")
+    return _Settings(filters, scale, float(eps), bool(signs), bool(freeze), seed)
+
+
+def _check_number(name: str, value: object, advice: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TrActTypeError(f"{name}={value!r} is a {type(value).__name__}; {advice}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not (math.isfinite(number) and number > 0):
+        raise TrActValueError(f"{name}={value!r} is out of range; {advice}")
+    return number
+
+
+def _compute_starts(
+    model: nn.Module,
+    images: Any,
+    settings: _Settings,
+    layers: str | Iterable[str] | None,
+    example_input: Any,
+) -> dict[str, _Start]:
+    """Return the new weights of the layers, by their first names; the model is not changed."""
+    if settings.freeze and isinstance(model, DistributedDataParallel):
+        raise TrActValueError(
+            "freeze=True after DistributedDataParallel was created: it would wait for the frozen "
+            "weight's gradient. Call whiten on the model before DistributedDataParallel."
+        )
+    reshard(model)
+    names: dict[int, list[str]] = {}
+    chosen: dict[str, PlainLayer] = {}
+    for name, layer in select_layers(model, layers, example_input).items():
+        if id(layer) not in names:
+            chosen[name] = _check_layer(layer, name)
+        names.setdefault(id(layer), []).append(name)
+    if len({id(layer.weight) for layer in chosen.values()}) < len(chosen):
+        shown = ", ".join(map(repr, chosen))
+        raise TrActValueError(
+            f"some of the layers {shown} share one weight; name only one of them with layers=."
+        )
+    before = {name: read_whole(layer.weight).cpu().double() for name, layer in chosen.items()}
+    statistics = measure_inputs(model, chosen, images)
+    generator = torch.Generator().manual_seed(settings.seed)
+    return {
+        name: _Start(
+            names[id(layer)],
+            layer,
+            _compute_weight(layer, name, before[name], statistics[name], settings, generator),
+        )
+        for name, layer in chosen.items()
+    }
+
+
+def _check_layer(layer: nn.Module, name: str) -> PlainLayer:
+    check_layer(layer, name, "whiten")
+    weight: Any = layer.weight
+    where = f"layer {name!r}: " if name else ""
+    if weight.is_meta:
+        raise UnsupportedLayerError(
+            f"{where}{type(layer).__name__} is on the meta device and has no values; call "
+            "model.to_empty(device=...) and initialise the model first."
+        )
+    if isinstance(layer, nn.Linear):
+        shape: tuple[int, ...] = (layer.out_features, layer.in_features)
+    else:
+        conv: Any = layer
+        shape = (conv.out_channels, conv.in_channels // conv.groups, *conv.kernel_size)
+    if tuple(weight.shape) != shape:
+        raise UnsupportedLayerError(
+            f"{where}the weight of {type(layer).__name__} has shape {tuple(weight.shape)} in place "
+            f"of {shape} (FSDP1 flattens weights); call whiten before the model is sharded."
+        )
+    num_inputs = math.prod(shape[1:])
+    if num_inputs > MAX_INPUTS:
+        raise UnsupportedLayerError(
+            f"{where}{type(layer).__name__} has {num_inputs} inputs for each output; whiten takes "
+            f"at most {MAX_INPUTS}, because their second moment would take "
+            f"{8 * num_inputs**2 / 2**30:.0f} GiB. Use smaller images or patches."
+        )
+    return layer  # type: ignore[return-value]
+
+
+def _compute_weight(
+    layer: PlainLayer,
+    name: str,
+    before: Tensor,
+    statistics: InputStatistics,
+    settings: _Settings,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return the new weight in the layer's shape and dtype, on the CPU."""
+    where = f"layer {name!r}: " if name else ""
+    groups = getattr(layer, "groups", 1)
+    weight = before.reshape(groups, before.shape[0] // groups, -1)
+    _, num_outputs, num_inputs = weight.shape
+    moment = _check_statistics(statistics, groups, where)
+    needed = count_directions(num_outputs, num_inputs, settings.signs)
+    if settings.filters == "eigen" and statistics.num_rows < needed:
+        raise TrActValueError(
+            f"{where}the images have {statistics.num_rows} rows, and {num_outputs} outputs need "
+            f"at least {needed} for as many directions; pass more images, or filters='random'."
+        )
+    new = []
+    for own, second_moment in zip(weight, moment, strict=True):
+        spectrum = decompose(second_moment)
+        if settings.filters == "eigen":
+            basis = select_basis(spectrum, settings.eps, statistics.rounding)
+            new.append(spread_basis(basis, num_outputs, settings.signs, generator))
+        else:
+            new.append(whiten_weight(own, spectrum, settings.eps))
+    filters = torch.stack(new)
+    scaled = filters * _find_factor(weight, filters, moment, settings.scale, where)
+    rounded = scaled.reshape(before.shape).to(layer.weight.dtype)
+    if not rounded.isfinite().all():
+        raise TrActValueError(
+            f"{where}the whitened weight is not finite in {layer.weight.dtype}: its largest value "
+            f"is {scaled.abs().max().item():.3g}. Standardise the images, or set a smaller scale."
+        )
+    return rounded
+
+
+def _check_statistics(statistics: InputStatistics, groups: int, where: str) -> Tensor:
+    """Return the second moment [g, n, n] of rows that can be whitened."""
+    if statistics.num_rows == 0:
+        raise TrActValueError(f"{where}the images have no rows; pass batches that are not empty.")
+    moment = statistics.second_moment()
+    if not moment.isfinite().all():
+        raise TrActValueError(
+            f"{where}its inputs are not finite (NaN or infinite); check the images and what is "
+            "done to them before this layer."
+        )
+    constant = statistics.find_constant_groups(groups)
+    if constant:
+        of_groups = f" in groups {constant}" if groups > 1 else ""
+        raise TrActValueError(
+            f"{where}its inputs are constant{of_groups}: no direction can be whitened; pass images "
+            "that vary."
+        )
+    return moment
+
+
+def _find_factor(
+    before: Tensor, after: Tensor, moment: Tensor, scale: str | float, where: str
+) -> float:
+    if scale == "unit":
+        return 1.0
+    if scale != "keep":
+        return float(scale)
+    old, new = mean_square(before, moment), mean_square(after, moment)
+    if not (math.isfinite(old) and old > 0):
+        raise TrActValueError(
+            f"{where}the mean square of its outputs is {old:g} before whitening, and scale='keep' "
+            "would keep it; use scale='unit' or a positive number."
+        )
+    return math.sqrt(old / new)
+
+
+def _agree_over_ranks(problem: Exception | None, starts: dict[str, _Start]) -> None:
+    """Give all ranks the weights of rank 0; if a rank failed, raise on all of them."""
+    problems: list[str | None] = [None] * get_world_size()
+    dist.all_gather_object(problems, None if problem is None else str(problem))
+    if problem is not None:
+        raise problem
+    for rank, text in enumerate(problems):
+        if text is not None:
+            raise TrActValueError(f"whiten failed on rank {rank}: {text} No rank was changed.")
+    weights = [start.weight for start in starts.values()]
+    dist.broadcast_object_list(weights, src=0)
+    for name, weight in zip(starts, weights, strict=True):
+        starts[name] = starts[name]._replace(weight=weight)
