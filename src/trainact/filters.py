@@ -9,8 +9,8 @@ eigenvalue ē, the whitened basis is
 so that x Bᵀ has the second moment diag(e / (e + ε ē)), which is close to the identity. An eigen
 filter is a row of B, or of Q B with a random rotation Q. A random filter is a row of W R, with the
 layer's own weight W and R = (S + ε ē I)^(-1/2). This start fits TrAct: with a fixed S and λ = ε ē,
-TrAct under SGD (without weight decay) is plain SGD on the inputs x R, where the weight W corresponds
-to W R on x.
+TrAct under SGD (without weight decay) is plain SGD on the inputs x R, where the weight W stands for
+W R on x.
 
 ======================  ======  ==========  =================================================
 name                    symbol  shape       meaning

@@ -28,8 +28,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import trainact
-from trainact import TrAct, accumulate
-from trainact.reference import cut_patches
+from trainact import TrAct, TrActError, accumulate, whiten
+from trainact.reference import cut_patches, whitened_weight_of_layer
 
 TIMEOUT = timedelta(seconds=120)
 SHORT_TIMEOUT = timedelta(seconds=5)  # if a rank disappears
@@ -360,6 +360,53 @@ def few_rows_without_sync_are_warned_of_once_for_each_layer():
     torch._dynamo.reset()
 
 
+@check
+def all_ranks_start_from_the_weights_that_rank_0_whitened():
+    for filters, dtype in (("eigen", torch.float64), ("random", torch.bfloat16)):
+        model, rank = network(), dist.get_rank()
+        expected = whitened_weight_of_layer(model[0], batch(seed=20), filters)
+        model.to(dtype)
+        if rank:
+            nn.init.normal_(model[0].weight)
+        parts = list(batch(seed=20 + rank).split(4))
+        assert whiten(model, parts * (1 + rank), filters=filters) == ["0"]
+        rtol = 1e-6 if dtype == torch.float64 else 0.02
+        assert (model[0].weight - expected).norm() <= rtol * expected.norm()
+        weight = model[0].weight.detach()
+        copies = [torch.empty_like(weight) for _ in range(dist.get_world_size())]
+        dist.all_gather(copies, weight)
+        assert all(torch.equal(weight, other) for other in copies)
+
+
+@check
+def a_rank_that_cannot_whiten_stops_all_ranks():
+    model, last = network(), dist.get_world_size() - 1
+    before = model[0].weight.clone()
+    images = torch.ones_like(batch()) if dist.get_rank() == last else batch()
+    try:
+        whiten(model, images)
+    except TrActError as error:
+        text = str(error)
+    assert "its inputs are constant" in text
+    assert dist.get_rank() == last or f"whiten failed on rank {last}: layer '0': its" in text
+    assert torch.equal(model[0].weight, before)
+
+
+@check
+def a_model_in_ddp_is_whitened_but_not_frozen():
+    model = network()
+    expected = whitened_weight_of_layer(model[0], batch())
+    ddp = DistributedDataParallel(model)
+    try:
+        whiten(ddp, batch(), freeze=True)
+    except TrActError as error:
+        text = str(error)
+    assert "Call whiten on the model before DistributedDataParallel" in text
+    assert whiten(ddp, batch()) == ["module.0"]
+    assert (model[0].weight - expected).norm() <= 1e-6 * expected.norm()
+    loss(ddp(mine(batch()))).backward()
+
+
 # --- FSDP2 -----------------------------------------------------------------------------------------
 
 
@@ -452,6 +499,38 @@ def a_sharded_checkpoint_loads_into_other_shards_and_into_the_plain_network():
         set_model_state_dict(other, target)
         for name, parameter in other.named_parameters():
             assert torch.equal(whole(parameter), network(outputs=3).get_parameter(name)), name
+
+
+@check
+def a_sharded_network_is_whitened_and_trains():
+    for stem_too, tract_first in VARIANTS:
+        for outputs, groups in ((4, 1), (3, 1), (6, 2)):
+            single = network(outputs=outputs, groups=groups)
+            whiten(single, batch(seed=20), scale=0.5)
+            model = sharded(stem_too, tract_first, outputs, groups, sync=True)
+            weight = model[0].weight
+            parts = batch(seed=20 + dist.get_rank()).split(4)
+            assert whiten(model, parts, scale=0.5) == ["0"]
+            assert model[0].weight is weight
+            assert isinstance(weight, DTensor)
+            assert torch.allclose(whole(weight), single[0].weight, rtol=1e-7, atol=1e-9)
+            expected = expected_grads(single, batch())
+            loss(model(mine(batch()))).backward()
+            assert_grads(model, expected)
+
+
+@check
+def a_sharded_weight_can_be_frozen():
+    for stem_too in (False, True):
+        model = sharded(stem_too, True, sync=True)
+        whiten(model, batch(), freeze=True)
+        before = whole(model[0].weight).clone()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1)
+        loss(model(mine(batch()))).backward()
+        optimizer.step()
+        assert model[0].weight.grad is None
+        assert model[0].bias.grad is not None
+        assert torch.equal(whole(model[0].weight), before)
 
 
 # --- ranks that disappear: each is a separate launch, because it breaks the process group ----------
