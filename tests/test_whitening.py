@@ -18,6 +18,7 @@ from trainact import (
     whiten,
 )
 from trainact.reference import cut_patches, whitened_filters, whitened_weight_of_layer
+from works_with_helpers import import_torchvision_or_skip
 
 MEAN = torch.tensor([0.4914, 0.4822, 0.4465], dtype=torch.float64).view(3, 1, 1)
 STD = torch.tensor([0.2470, 0.2435, 0.2616], dtype=torch.float64).view(3, 1, 1)
@@ -184,7 +185,7 @@ def test_the_same_seed_gives_the_same_weight(images):
     for seed in (0, 0, 1):
         torch.rand(7)
         layer = copy.deepcopy(plain)
-        whiten(layer, images, seed=seed)
+        whiten(layer, images, scale="unit", seed=seed)
         weights.append(layer.weight.detach())
     assert torch.equal(weights[0], weights[1])
     assert torch.equal(weights[0][:54], weights[2][:54])
@@ -237,8 +238,8 @@ def test_loaders_and_mappings_give_what_one_tensor_gives(images):
 
 def test_a_loader_that_shuffles_leaves_the_random_state(images):
     loader = DataLoader(TensorDataset(images.float()), 8, shuffle=True)
-    before = torch.get_rng_state()
-    whiten(network(), loader)
+    model, before = network(), torch.get_rng_state()
+    whiten(model, loader)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -496,7 +497,9 @@ def test_a_failure_of_one_layer_leaves_all_unchanged(images):
 
 
 def test_timms_weight_standardised_layers_are_refused_and_its_padding_ones_are_not(images):
-    timm = pytest.importorskip("timm.layers")
+    import_torchvision_or_skip()
+    import timm.layers as timm
+
     for layer in (timm.StdConv2d(3, 8, 3), timm.ScaledStdConv2d(3, 8, 3)):
         with pytest.raises(TrActError, match="standardises or normalises its weight"):
             whiten(layer, images)

@@ -216,16 +216,14 @@ def _evaluation_mode(model: nn.Module) -> Iterator[None]:
 def _kept_random_states(model: nn.Module) -> Iterator[None]:
     """Restore the global random states: a DataLoader and its transforms draw from them."""
     devices = {parameter.device for parameter in model.parameters()}
-    devices = {device for device in devices if device.type not in ("cpu", "meta")}
-    kinds = {device.type for device in devices} or {None}
+    accelerators = [device for device in devices if device.type not in ("cpu", "meta")]
+    kind = accelerators[0].type if accelerators else None
     numpy = sys.modules.get("numpy")
     python_state = random.getstate()
     numpy_state = None if numpy is None else numpy.random.get_state()
     try:
-        with contextlib.ExitStack() as stack:
-            for kind in kinds:
-                some = [device.index or 0 for device in devices if device.type == kind]
-                stack.enter_context(torch.random.fork_rng(some, device_type=kind))
+        indices = [device.index or 0 for device in accelerators]
+        with torch.random.fork_rng(indices, device_type=kind):
             yield
     finally:
         random.setstate(python_state)

@@ -204,6 +204,6 @@ def whitened_weight_of_layer(
     if scale == "keep":
         z_before, z_after = rows @ before.mT, rows @ after.mT
         after = after * torch.sqrt(z_before.square().mean() / z_after.square().mean())
-    elif scale != "unit":
+    elif not isinstance(scale, str):
         after = after * scale
     return after.reshape(layer.weight.shape)
