@@ -25,6 +25,12 @@ def make_noisy(num_classes: int) -> nn.Module:
     return nn.Sequential(first, nn.BatchNorm2d(8), *rest[:3], nn.Dropout(0.3), rest[3])
 
 
+def make_unbiased(num_classes: int) -> nn.Module:
+    """The same as `make_tiny` without a bias in the first layer."""
+    _, *rest = make_tiny(num_classes)
+    return nn.Sequential(nn.Conv2d(3, 8, 4, stride=4, bias=False), *rest)
+
+
 class Skipping(nn.Module):
     """Skips a layer in half of its training steps, as stochastic depth does."""
 

@@ -10,13 +10,20 @@ from torch import Tensor
 from conftest import read_cifar_images
 from trainact.errors import TrActTypeError, TrActValueError
 from trainact.lab.augment.autoaugment import CIFAR10_POLICY
-from trainact.lab.augment.batch import Draws, augment, draw_augmentation
+from trainact.lab.augment.batch import (
+    Draws,
+    alternate_flips,
+    augment,
+    draw_augmentation,
+    draw_mirrored,
+)
 from trainact.lab.augment.warp import rotate, shear_x, shear_y, translate_x, translate_y
 from trainact.lab.recipes.recipe import DataFields
 from trainact.lab.torchvision_import import import_torchvision
 
 PLAIN = DataFields(crop="none", flip=False)
 CROPPED = DataFields()
+REFLECTED = DataFields(crop_fill="reflect")
 ROTATED = DataFields(rotation=15.0)
 AUTOAUGMENT = DataFields(policy="autoaugment-cifar10")
 EVERYTHING = DataFields(policy="autoaugment-cifar10", rotation=15.0)
@@ -43,7 +50,8 @@ def augment_one_by_one(images: Tensor, draws: Draws) -> Tensor:
 
     result = []
     for i, image in enumerate(images):
-        image = twin.pad(image, [draws.padding] * 4, fill=0)
+        mode = "reflect" if draws.reflect else "constant"
+        image = twin.pad(image, [draws.padding] * 4, padding_mode=mode)
         image = twin.crop(image, int(draws.top[i]), int(draws.left[i]), *images.shape[-2:])
         if draws.flip[i]:
             image = twin.horizontal_flip(image)
@@ -51,9 +59,27 @@ def augment_one_by_one(images: Tensor, draws: Draws) -> Tensor:
     return torch.stack(result)
 
 
-def test_crop_and_flip_equal_torchvisions(images: Tensor) -> None:
-    draws = draw(128, CROPPED)
+@pytest.mark.parametrize("padding", [1, 2, 4, 31])
+@pytest.mark.parametrize("fields", [CROPPED, REFLECTED], ids=["black", "reflect"])
+def test_crop_and_flip_equal_torchvisions(images: Tensor, fields: DataFields, padding: int) -> None:
+    draws = draw(128, dataclasses.replace(fields, crop_padding=padding))
     assert torch.equal(augment(images, draws), augment_one_by_one(images, draws))
+
+
+def test_reflected_crops_equal_torchs_padding_of_numbers() -> None:
+    images = torch.randint(256, (6, 2, 5, 7), dtype=torch.uint8)
+    draws = draw(6, dataclasses.replace(REFLECTED, crop_padding=3, flip=False))
+    padded = torch.nn.functional.pad(images.float(), (3,) * 4, mode="reflect").byte()
+    for image, whole, top, left in zip(
+        augment(images, draws), padded, draws.top.tolist(), draws.left.tolist(), strict=True
+    ):
+        assert torch.equal(image, whole[:, top : top + 5, left : left + 7])
+
+
+def test_an_image_that_is_too_small_is_not_reflected() -> None:
+    images = torch.zeros(2, 3, 8, 4, dtype=torch.uint8)
+    with pytest.raises(TrActValueError, match="8 x 4 pixels cannot be reflected by 4; set a sm"):
+        augment(images, draw(2, REFLECTED))
 
 
 def test_rotation_equals_torchvisions_but_for_rounding(images: Tensor) -> None:
@@ -109,7 +135,7 @@ def test_any_shape_is_augmented_as_torchvision_does(shape: tuple[int, ...]) -> N
     assert share_of_different_pixels(augment(images, draws), twin) < 1e-3
 
 
-@pytest.mark.parametrize("fields", [PLAIN, CROPPED, ROTATED, AUTOAUGMENT, EVERYTHING])
+@pytest.mark.parametrize("fields", [PLAIN, CROPPED, REFLECTED, ROTATED, AUTOAUGMENT, EVERYTHING])
 def test_a_part_of_the_batch_is_augmented_as_in_the_whole(
     images: Tensor, fields: DataFields
 ) -> None:
@@ -223,3 +249,17 @@ def test_the_policy_refuses_images_that_are_neither_grey_nor_in_colour() -> None
     images = torch.zeros(8, 4, 8, 8, dtype=torch.uint8)
     with pytest.raises(TrActValueError, match=r"1 or 3 channels; got 4: set data.policy='none'"):
         augment(images, draw(8, AUTOAUGMENT))
+
+
+def test_alternating_flips_are_random_first_and_then_alternate() -> None:
+    count = 20_000
+    mirrored = draw_mirrored(count, 3)
+    assert abs(float(mirrored.double().mean()) - 0.5) < 0.02
+    assert torch.equal(mirrored, draw_mirrored(count, 3))
+    assert not torch.equal(mirrored, draw_mirrored(count, 4))
+    draws = draw(count, CROPPED)
+    for epoch in range(5):
+        alternating = alternate_flips(draws, mirrored, epoch)
+        first = mirrored.tolist()
+        assert alternating.flip.tolist() == [bool(m) != (epoch in (1, 3)) for m in first]
+        assert torch.equal(alternating.top, draws.top)

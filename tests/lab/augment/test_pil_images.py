@@ -104,7 +104,6 @@ def test_rand_augment_is_timms_with_the_same_seeds():
         {"policy": "rand-augment"},
         {"colour_jitter": 0.3},
         {"interpolation": "bicubic"},
-        {"crop_fill": "reflect"},
         {"test_crop": 0.9},
         {"crop": "resized"},
     ],

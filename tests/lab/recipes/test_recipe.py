@@ -51,6 +51,31 @@ RESULTS = Path(__file__).parents[3] / "results"
         ),
         ({"data": {"colour_jitter": 2.0}}, "data.colour_jitter is at most 1; got 2.0"),
         ({"data": {"repeats": 0}}, "data.repeats must be positive; got 0"),
+        ({"optimizer": {"norm_bias_lr": 0.0}}, "optimizer.norm_bias_lr must be positive"),
+        ({"optimizer": {"units": "decoupled"}}, "set optimizer.name='sgd', optimizer.nesterov"),
+        (
+            {
+                "optimizer": {
+                    "units": "decoupled",
+                    "nesterov": True,
+                    "reduction": "sum",
+                    "momentum": 1.0,
+                }
+            },
+            "set optimizer.momentum below 1; got 1.0",
+        ),
+        (
+            {"optimizer": {"lookahead_steps": 5, "lookahead_decay": 1.5}},
+            "optimizer.lookahead_decay is at most 1; got 1.5",
+        ),
+        (
+            {"schedule": {"name": "triangle", "triangle_peak": 1.0}},
+            "a part of the run between 0 and 1; got 1.0",
+        ),
+        (
+            {"schedule": {"name": "triangle", "warmup_epochs": 1.0}},
+            "set schedule.warmup_epochs=0",
+        ),
     ],
 )
 def test_a_wrong_recipe_says_what_came_and_what_is_accepted(tables, message):
@@ -67,6 +92,7 @@ def test_every_field_can_be_set_by_its_dotted_name_and_comes_back_from_a_file(tm
         "optimizer.betas": "0.8,0.9", "run.ema": "0.5", "data.mean": "0.1,0.2",
         "data.crop_fill": "reflect", "data.interpolation": "bicubic",
         "schedule.cosine_over": "run", "optimizer.loss": "cross-entropy",
+        "data.flip_order": "alternating", "optimizer.reduction": "sum", "optimizer.units": "step",
         "data.std": "[0.3, 0.4]", "tract.layers": "a.b,c", "schedule.milestones": "3,4.5",
     }  # fmt: skip
     changes = {}
@@ -88,7 +114,7 @@ def test_every_field_can_be_set_by_its_dotted_name_and_comes_back_from_a_file(tm
         f"{table}.{key}" for table in before for key in before[table]
         if before[table][key] == after[table][key]
     ]  # fmt: skip
-    assert unchanged == ["data.evaluate_on", "optimizer.loss"]
+    assert unchanged == ["data.evaluate_on", "optimizer.units", "optimizer.loss"]
     assert recipe.tract.layers == ("a.b", "c")
     assert recipe.data.std == (0.3, 0.4)
     assert recipe.model.arguments == {"width": 16}
@@ -125,7 +151,10 @@ def test_the_identity_ignores_only_what_changes_no_number():
 def test_fields_that_came_later_do_not_change_the_identity_of_runs_before_them():
     assert identify(Recipe()) == "1375dba54e"
     assert identify(find_experiment("cifar10-resnet18-sgd").plan()[0]) == "8ad4f394d9"
-    later = {"data.mixup": 0.8, "model.weights": "a.pth", "optimizer.loss": "binary"}
+    later = {"data.mixup": 0.8, "model.weights": "a.pth", "optimizer.loss": "binary",
+             "data.flip_order": "alternating", "data.test_views": True,
+             "optimizer.reduction": "sum", "optimizer.lookahead_steps": 5,
+             "optimizer.norm_bias_lr": 64.0, "optimizer.first_layer_bias_epochs": 3}  # fmt: skip
     for name, value in later.items():
         assert identify(change_recipe(Recipe(), {name: value})) != "1375dba54e"
 

@@ -1,5 +1,6 @@
 """Optimizers: which parameters decay, what is clipped, and what is logged."""
 
+import itertools
 import math
 
 import pytest
@@ -99,3 +100,18 @@ def test_schedules_follow_their_formulas():
     assert (at[1], at[60], at[120]) == pytest.approx((0.1, 0.02, 0.004))
     assert at[199] == pytest.approx(0.0008)
     assert rate_at(ScheduleFields(name="constant"), 0.3, 99, 3) == 0.3
+
+
+def test_a_triangle_is_linear_up_to_its_peak_and_down_to_the_end():
+    fields = ScheduleFields(epochs=10, name="triangle")
+    rates = [rate_at(fields, 11.5, step, 50) for step in range(501)]
+    known = {0: 0.2, 115: 1.0, 500: 0.07}
+    assert {step: rates[step] / 11.5 for step in known} == pytest.approx(known)
+    slopes = [after - before for before, after in itertools.pairwise(rates)]
+    assert slopes[:115] == pytest.approx([11.5 * 0.8 / 115] * 115)
+    assert slopes[115:] == pytest.approx([-11.5 * 0.93 / 385] * 385)
+    own = ScheduleFields(epochs=4, name="triangle", triangle_start=0.5, triangle_peak=0.5,
+                         triangle_end=0.0, per="epoch")  # fmt: skip
+    assert [rate_at(own, 1.0, step, 3) for step in (0, 2, 3, 6, 9, 12)] == pytest.approx(
+        [0.5, 0.5, 0.75, 1.0, 0.5, 0.0]
+    )

@@ -4,6 +4,7 @@ The random choices are drawn on the CPU for the whole batch of a step, and each 
 of its own images. The result depends neither on the device nor on the number of ranks.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -12,16 +13,17 @@ from torch import Tensor
 from trainact.errors import TrActTypeError, TrActValueError
 from trainact.lab.augment.autoaugment import CIFAR10_POLICY, apply_policy, find_probabilities
 from trainact.lab.augment.warp import crop_and_flip, rotate
+from trainact.lab.randomness import make_generator
 from trainact.lab.recipes.recipe import DataFields
 
-__all__ = ["Draws", "augment", "draw_augmentation"]
+__all__ = ["Draws", "alternate_flips", "augment", "draw_augmentation", "draw_mirrored"]
 
 
 @dataclass(frozen=True, eq=False)
 class Draws:
     """The random choices for the N images of a batch, on the CPU."""
 
-    padding: int  # black pixels around an image before it is cropped
+    padding: int  # pixels around an image before it is cropped
     top: Tensor  # int64 [N], the first row of the crop, 0 to 2 padding
     left: Tensor  # int64 [N], the first column of the crop
     flip: Tensor  # bool [N], whether the image is flipped horizontally
@@ -29,6 +31,7 @@ class Draws:
     pair: Tensor  # int64 [N], the image's row of the AutoAugment policy
     applied: Tensor  # bool [N, 2], which operations of the row are applied; none without a policy
     negative: Tensor  # bool [N, 2], which of them have a negative sign, if they have a direction
+    reflect: bool = False  # whether the padding is reflected, not black
 
     def __len__(self) -> int:
         return len(self.flip)
@@ -36,7 +39,7 @@ class Draws:
     def select(self, indices: Tensor | slice) -> "Draws":
         """Return the choices of some of the images: a slice, or indices [M]."""
         chosen = {k: v[indices] for k, v in vars(self).items() if isinstance(v, Tensor)}
-        return Draws(self.padding, **chosen)
+        return dataclasses.replace(self, **chosen)
 
 
 def draw_augmentation(count: int, fields: DataFields, generator: torch.Generator) -> Draws:
@@ -65,7 +68,22 @@ def draw_augmentation(count: int, fields: DataFields, generator: torch.Generator
         pair=pair,
         applied=(chance < find_probabilities(pair)) & (fields.policy == "autoaugment-cifar10"),
         negative=sign < 0.5,
+        reflect=fields.crop_fill == "reflect",
     )
+
+
+def draw_mirrored(count: int, seed: int) -> Tensor:
+    """Draw which of ``count`` training images alternating flips mirror in the first epoch, [N]."""
+    return torch.rand(count, generator=make_generator(seed, "mirrored")) < 0.5
+
+
+def alternate_flips(draws: Draws, mirrored: Tensor, epoch: int) -> Draws:
+    """Return the draws with alternating flips.
+
+    ``mirrored`` [N] says which of these images are mirrored in the first epoch, which has number 0;
+    in every odd epoch the others are.
+    """
+    return dataclasses.replace(draws, flip=mirrored ^ (epoch % 2 == 1))
 
 
 def augment(images: Tensor, draws: Draws) -> Tensor:
@@ -84,7 +102,8 @@ def augment(images: Tensor, draws: Draws) -> Tensor:
             f"{list(images.shape)}."
         )
     if draws.padding or draws.flip.any():
-        images = crop_and_flip(images, draws.top, draws.left, draws.flip, draws.padding)
+        places = draws.top, draws.left, draws.flip, draws.padding
+        images = crop_and_flip(images, *places, reflect=draws.reflect)
     if draws.angle.any():
         images = rotate(images, draws.angle)
     if draws.applied.any():

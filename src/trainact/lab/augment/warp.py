@@ -1,31 +1,58 @@
 """Geometric operations on a batch of images, each image with its own strength.
 
-They use nearest-neighbour interpolation and fill with black. Source pixels are computed in
-integers, with coefficients as multiples of 2⁻³²: every device, and every split of a batch, gives
-the same bytes. Pixel i covers [i, i + 1), with its centre at i + ½.
+They use nearest-neighbour interpolation and fill with black, except for reflected crops. Source
+pixels are computed in integers, with coefficients as multiples of 2⁻³²: every device, and every
+split of a batch, gives the same bytes. Pixel i covers [i, i + 1), with its centre at i + ½.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trainact.errors import TrActValueError
+
 __all__ = ["crop_and_flip", "rotate", "shear_x", "shear_y", "translate_x", "translate_y"]
 
 FRACTION_BITS = 32
 
 
-def crop_and_flip(images: Tensor, top: Tensor, left: Tensor, flip: Tensor, padding: int) -> Tensor:
-    """Pad images [N, C, H, W] with black, crop them to their original size, and flip some.
+def crop_and_flip(
+    images: Tensor,
+    top: Tensor,
+    left: Tensor,
+    flip: Tensor,
+    padding: int,
+    *,
+    reflect: bool = False,
+) -> Tensor:
+    """Pad images [N, C, H, W], crop them to their original size, and flip some.
 
     ``top`` and ``left`` [N], 0 to 2 ``padding``, are the corners of the crops; ``flip`` [N] says
-    which are flipped horizontally.
+    which are flipped horizontally. The padding is black, or with ``reflect`` the image mirrored at
+    its border pixels.
+
+    Raises:
+        TrActValueError: the image is too small to be reflected.
     """
     height, width = images.shape[-2:]
     top, left, flip = (amount.to(images.device)[:, None] for amount in (top, left, flip))
     rows = torch.arange(height, device=images.device) + top
     columns = torch.arange(width, device=images.device)
     columns = torch.where(flip, width - 1 - columns, columns) + left
+    if reflect:
+        if padding >= min(height, width):
+            raise TrActValueError(
+                f"an image of {height} x {width} pixels cannot be reflected by {padding}; set a "
+                "smaller data.crop_padding."
+            )
+        rows, columns = _reflect(rows - padding, height), _reflect(columns - padding, width)
+        return _look_up(images, rows[:, :, None], columns[:, None, :])
     return _look_up(F.pad(images, (padding,) * 4), rows[:, :, None], columns[:, None, :])
+
+
+def _reflect(places: Tensor, size: int) -> Tensor:
+    """Return places outside 0 to ``size`` - 1 mirrored at the first or the last pixel."""
+    return size - 1 - (size - 1 - places.abs()).abs()
 
 
 def rotate(images: Tensor, angle: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from trainact.lab.models.networks import NETWORKS
 from trainact.lab.models.zoos import build_on_meta
 from trainact.lab.recipes.experiment import Experiment
 from trainact.lab.recipes.recipe import ModelFields, Recipe
+from trainact.lab.training.views import VIEWS
 
 __all__ = [
     "CAUTION",
@@ -113,7 +114,8 @@ def count_run(recipe: Recipe) -> float | None:
     if counts is None or step is None:
         return None
     train, test = step
-    return recipe.schedule.epochs * (counts.train * train + counts.test * test)
+    views = VIEWS * counts.test * test if recipe.data.test_views else 0.0
+    return recipe.schedule.epochs * (counts.train * train + counts.test * test) + views
 
 
 def count_step(model: ModelFields, counts: ImageCounts) -> tuple[float, float] | None:

@@ -63,6 +63,8 @@ class DataFields:
     test_crop: float = 0.0  # centre crop of test images, as a fraction of the side;
     # 0: 0.875 with crop="resized", otherwise 1
     flip: bool = True
+    flip_order: Literal["random", "alternating"] = "random"  # alternating: random in the first
+    # epoch, then each image is mirrored in every other epoch
     rotation: float = 0.0  # maximum angle in degrees
     policy: Literal["none", "autoaugment-cifar10", "three-augment", "rand-augment"] = "none"
     colour_jitter: float = 0.0  # maximum change of brightness, contrast and saturation
@@ -72,6 +74,7 @@ class DataFields:
     values: Literal["standard", "unit", "raw"] = "standard"  # standardised, [0, 1] or [0, 255]
     mean: tuple[float, ...] = ()  # of values in [0, 1]; empty: measured on the training images
     std: tuple[float, ...] = ()
+    test_views: bool = False  # after the last epoch, also test the mean logits of six views
     workers: int = 0
 
     def find_single(self) -> str:
@@ -82,7 +85,6 @@ class DataFields:
         """
         single = {
             "crop": self.crop == "resized",
-            "crop_fill": self.crop_fill == "reflect",
             "interpolation": self.interpolation == "bicubic",
             "test_crop": self.test_crop not in (0.0, 1.0),
             "policy": self.policy in ("three-augment", "rand-augment"),
@@ -126,6 +128,7 @@ class OptimizerFields:
     """The loss and the optimizer."""
 
     name: Literal["sgd", "adam", "adamw", "lamb"] = "sgd"
+    units: Literal["step", "decoupled"] = "step"  # of lr and weight_decay; see scale_groups
     lr: float = 0.08
     momentum: float = 0.9
     nesterov: bool = False
@@ -137,12 +140,18 @@ class OptimizerFields:
     first_layer_name: Literal["same", "sgd", "foof", "asgo", "muon"] = "same"  # its optimizer
     first_layer_sgd_lr: float = 0.08
     first_layer_frozen: bool = False  # whether its weight stays as it starts; the bias is trained
+    first_layer_bias_epochs: int = 0  # epochs in which a frozen layer's bias is trained; 0: all
     first_layer_rule: Literal["none", "centralised", "mac", "norm-preserving"] = "none"
     body: Literal["same", "muon"] = "same"  # optimizer of hidden matrices and convolutions
     muon_lr: float = 0.02
     muon_momentum: float = 0.95
+    norm_bias_lr: float = 1.0  # learning-rate multiplier of the biases of batch and layer norms
+    lookahead_steps: int = 0  # steps between two averages of slow and fast weights; 0: off
+    lookahead_decay: float = 0.95  # of the slow weights, for each step; see Lookahead
+    lookahead_power: float = 3.0  # by which the decay grows to its value at the end of the run
     clip_norm: float = 0.0  # maximum norm of the whole gradient; 0: no clipping
     label_smoothing: float = 0.0
+    reduction: Literal["mean", "sum"] = "mean"  # of the loss over the images of a batch
     loss: Literal["cross-entropy", "binary"] = "cross-entropy"  # binary: one-vs-rest per class
 
 
@@ -151,13 +160,16 @@ class ScheduleFields:
     """The learning-rate schedule."""
 
     epochs: int = 5
-    name: Literal["cosine", "steps", "constant"] = "cosine"
+    name: Literal["cosine", "steps", "constant", "triangle"] = "cosine"
     warmup_epochs: float = 0.0
     warmup_from: float = 0.0  # learning rate at the start of the warm-up
     cosine_over: Literal["rest", "run"] = "rest"  # epochs after the warm-up, or all epochs
     final_lr: float = 0.0
     milestones: tuple[float, ...] = ()  # in epochs
     decay: float = 0.1  # factor at each milestone
+    triangle_start: float = 0.2  # learning rate at the start, as a fraction of optimizer.lr
+    triangle_peak: float = 0.23  # part of the run after which it is optimizer.lr
+    triangle_end: float = 0.07  # learning rate at the end, as a fraction of optimizer.lr
     per: Literal["step", "epoch"] = "step"
 
 
@@ -208,17 +220,25 @@ FIELDS_WITHOUT_EFFECT = {
 POSITIVE = {
     *("data.batch_size", "data.repeats", "schedule.epochs", "schedule.decay", "tract.lam"),
     *("optimizer.lr", "optimizer.first_layer_lr", "optimizer.first_layer_sgd_lr"),
-    *("optimizer.muon_lr", "model.start_images", "run.accumulation", "run.checkpoint_seconds"),
+    "optimizer.norm_bias_lr",
+    *(
+        "optimizer.norm_bias_lr",
+        "optimizer.muon_lr",
+        "model.start_images",
+        "run.accumulation",
+        "run.checkpoint_seconds",
+    ),
 }
 FIELDS_ADDED_LATER = {
     "data": ("classes", "crop_fill", "interpolation", "test_crop", "colour_jitter", "mixup",
-             "cutmix", "repeats"),
+             "cutmix", "repeats", "flip_order", "test_views"),
     "model": ("weights", "pretraining", "weights_strict", "start", "start_scale", "start_signs",
               "start_images"),
     "tract": ("center", "relative", "moment_decay"),
     "optimizer": ("eps", "decay_vectors", "loss", "first_layer_frozen", "first_layer_rule", "body",
-                  "muon_lr", "muon_momentum"),
-    "schedule": ("cosine_over",),
+                  "muon_lr", "muon_momentum", "units", "first_layer_bias_epochs", "norm_bias_lr",
+                  "lookahead_steps", "lookahead_decay", "lookahead_power", "reduction"),
+    "schedule": ("cosine_over", "triangle_start", "triangle_peak", "triangle_end"),
 }  # fmt: skip
 """Fields that older recipes lack. A recipe's identity ignores them at their defaults, so that older
 runs keep theirs."""
@@ -350,6 +370,7 @@ def _check(recipe: Recipe) -> None:
         optimizer.loss != "binary" or not optimizer.label_smoothing,
         "optimizer.loss='binary' needs targets of 0 and 1; set optimizer.label_smoothing=0.",
     )
+    _check_speed(optimizer, recipe.schedule)
     _require(run.ema < 1, f"run.ema is a decay in [0, 1); got {run.ema}.")
     _require(
         accumulation <= data.batch_size,
@@ -360,6 +381,35 @@ def _check(recipe: Recipe) -> None:
         "optimizer.first_layer_name='sgd' has no effect with optimizer.name='sgd'; set "
         "optimizer.first_layer_lr to change the first layer's learning rate.",
     )
+
+
+def _check_speed(optimizer: OptimizerFields, schedule: ScheduleFields) -> None:
+    """Check decoupled units, the lookahead average and the triangular schedule."""
+    _require(
+        optimizer.units == "step"
+        or (optimizer.name == "sgd" and optimizer.nesterov and optimizer.reduction == "sum"),
+        "optimizer.units='decoupled' is defined for Nesterov SGD on the summed loss: set "
+        "optimizer.name='sgd', optimizer.nesterov=true and optimizer.reduction='sum'.",
+    )
+    _require(
+        optimizer.units == "step" or optimizer.momentum < 1,
+        "optimizer.units='decoupled' divides by 1 - momentum: set optimizer.momentum below 1; got "
+        f"{optimizer.momentum}.",
+    )
+    _require(
+        not optimizer.lookahead_steps or optimizer.lookahead_decay <= 1,
+        f"optimizer.lookahead_decay is at most 1; got {optimizer.lookahead_decay}.",
+    )
+    if schedule.name == "triangle":
+        _require(
+            0 < schedule.triangle_peak < 1,
+            "schedule.triangle_peak is a part of the run between 0 and 1; got "
+            f"{schedule.triangle_peak}.",
+        )
+        _require(
+            not schedule.warmup_epochs,
+            "schedule.name='triangle' begins with its own warm-up: set schedule.warmup_epochs=0.",
+        )
 
 
 def _require(condition: bool, message: str) -> None:

@@ -37,6 +37,7 @@ TOP5 = Metric("top-5", "test_top5", "test_seen")
 SECONDARY_METRICS = (
     TOP5,
     Metric("accuracy of averaged weights (EMA)", "ema_correct", "test_seen"),
+    Metric("accuracy of six views", "views_correct", "test_seen"),
     Metric("mAP (all-point)", "map_all"),
     Metric("mAP (11-point) of averaged weights (EMA)", "ema_map"),
 )

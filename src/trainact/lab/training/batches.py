@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 
 from trainact.errors import TrActValueError
-from trainact.lab.augment.batch import augment, draw_augmentation
+from trainact.lab.augment.batch import (
+    alternate_flips,
+    augment,
+    draw_augmentation,
+    draw_mirrored,
+)
 from trainact.lab.augment.mixing import draw_mixture, mix_images, mix_labels, share_pairs
 from trainact.lab.data.images import ImageData, Images, ImageStream, ImageTensor, Standard
 from trainact.lab.randomness import make_generator
@@ -90,6 +95,9 @@ class Batches:
         self.labels = images.labels
         self.normalise = _Normaliser(fields, standard, place.device)
         self.stream = None
+        self.mirrored = None  # bool [N], which images alternating flips mirror first
+        if fields.flip and fields.flip_order == "alternating":
+            self.mirrored = draw_mirrored(len(images), seed)
         if isinstance(images, ImageStream):
             self.stream = StreamDataset(images, fields, fields.image_size, train=True, seed=seed)
         else:
@@ -144,6 +152,8 @@ class Batches:
     def _augment_share(self, epoch: int, step: int, batch: Tensor) -> Share:
         generator = make_generator(self.seed, "augment", epoch, step)
         draws = draw_augmentation(len(batch), self.fields, generator)
+        if self.mirrored is not None:
+            draws = alternate_flips(draws, self.mirrored[batch], epoch)
         mine = self._find_mine(len(batch))
         indices = batch[mine].to(self.place.device)
         pixels = augment(self.images[indices], draws.select(mine))

@@ -121,6 +121,11 @@ def rate_at(fields: ScheduleFields, lr: float, step: int, steps_per_epoch: int) 
             return lr
         case "steps":
             return lr * fields.decay ** sum(epoch >= milestone for milestone in fields.milestones)
+        case "triangle":
+            part, peak = epoch / fields.epochs, fields.triangle_peak
+            if part < peak:
+                return lr * (fields.triangle_start + (1 - fields.triangle_start) * part / peak)
+            return lr * (1 - (1 - fields.triangle_end) * min((part - peak) / (1 - peak), 1.0))
         case "cosine":
             before = fields.warmup_epochs if fields.cosine_over == "rest" else 0.0
             part = min((epoch - before) / max(fields.epochs - before, 1e-9), 1.0)

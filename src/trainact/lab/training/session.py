@@ -26,6 +26,8 @@ from trainact.lab.training.batches import (
     Share,
     measure_standard,
 )
+from trainact.lab.training.groups import scale_groups
+from trainact.lab.training.lookahead import Lookahead
 from trainact.lab.training.machine import (
     allow_unused_parameters,
     find_exact_dtype,
@@ -39,6 +41,7 @@ from trainact.lab.training.optimizers import (
     set_rate,
 )
 from trainact.lab.training.resume_checks import check_data
+from trainact.lab.training.views import ViewAverage
 
 __all__ = ["Session", "count_correct", "evaluate_classifier", "sum_losses"]
 
@@ -72,6 +75,7 @@ class Session:
             decay = get_ema_multi_avg_fn(recipe.run.ema)
             self.average = AveragedModel(self.network, multi_avg_fn=decay, use_buffers=True)
         optimizers = make_optimizers(self.network, self.first_layers, recipe.optimizer)
+        scale_groups(optimizers, self.network, recipe.optimizer, recipe.data.batch_size)
         allow_unused_parameters(accelerator, self.network)
         self.model, *self.optimizers = accelerator.prepare(self.network, *optimizers)
         self.stepper = Stepper(accelerator, self.network, self.optimizers)
@@ -79,7 +83,12 @@ class Session:
             self.model.compile()
         self.batches = self.open_batches()
         self._check_shares()
+        self.lookahead = None
+        if recipe.optimizer.lookahead_steps:
+            steps = recipe.schedule.epochs * self.batches.steps
+            self.lookahead = Lookahead(self.network, recipe.optimizer, steps)
         self.first_parameters = find_first_parameters(self.network, self.first_layers)
+        self._check_biases()
         self.trained = [p for p in self.network.parameters() if p.requires_grad]
         seed_everything(seed, "training", self.place.rank)
 
@@ -111,6 +120,7 @@ class Session:
         set_rate(self.optimizers, self.find_rate(step))
         self.stepper.begin()
         micro_batches = self.recipe.run.accumulation
+        divisor = 1 if self.recipe.optimizer.reduction == "sum" else count
         loss = torch.zeros((), device=self.place.device)
         correct = torch.zeros((), device=self.place.device)
         with self._pool_moments():
@@ -118,11 +128,14 @@ class Session:
                 is_last = number == micro_batches  # only then do ranks exchange gradients
                 with nullcontext() if is_last else self.accelerator.no_sync(self.model):
                     part_loss, part_correct = self.measure(part)
-                    self.accelerator.backward(part_loss / count * self.place.ranks)
+                    self.accelerator.backward(part_loss / divisor * self.place.ranks)
                 loss += part_loss.detach()
                 correct += part_correct
+        self._drop_frozen_biases(step)
         first, whole = self._finish_gradients()
         stepped = self.stepper.finish(whole)
+        if self.lookahead is not None:
+            self.lookahead.update(step + 1)
         if self.average is not None and stepped:
             self.average.update_parameters(self.network)
         seen = torch.tensor(len(share.images), device=self.place.device)
@@ -156,8 +169,22 @@ class Session:
             tested["ema_correct"] = self._test(self.average.module)["test_correct"]
         return tested
 
+    def evaluate_views(self) -> dict[str, float]:
+        """Return how many test images are correct with test-time views, if the recipe has them."""
+        if not self.recipe.data.test_views:
+            return {}
+        return {"views_correct": self._test(ViewAverage(self.network))["test_correct"]}
+
     def _test(self, network: nn.Module) -> dict[str, float]:
         return evaluate_classifier(network, self.evaluation.read(), self.accelerator)
+
+    def _drop_frozen_biases(self, step: int) -> None:
+        """Leave the bias of a frozen first layer as it is after its epochs of training."""
+        fields = self.recipe.optimizer
+        epochs = fields.first_layer_bias_epochs if fields.first_layer_frozen else 0
+        if epochs and step >= epochs * self.batches.steps:
+            for bias in self.first_parameters:  # the weight does not require a gradient
+                bias.grad = None
 
     def _finish_gradients(self) -> tuple[Tensor, Tensor]:
         """Return the norms of the first layer's and the whole gradient, and then clip it."""
@@ -185,6 +212,15 @@ class Session:
                 + (": mixup and cutmix need two images each." if self.batches.mixes else ".")
             )
 
+    def _check_biases(self) -> None:
+        fields = self.recipe.optimizer
+        has_epochs = fields.first_layer_frozen and fields.first_layer_bias_epochs
+        if has_epochs and not self.first_parameters:
+            raise TrActValueError(
+                f"optimizer.first_layer_bias_epochs is {fields.first_layer_bias_epochs}, but the "
+                f"first layer ({', '.join(self.first_layers)}) has no bias to train; set it to 0."
+            )
+
     def state(self) -> dict[str, Any]:
         """Return the part of a checkpoint that `load` reads; every rank must call this."""
         states = [capture_states()]
@@ -195,6 +231,7 @@ class Session:
             "network": self.network.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "average": None if self.average is None else self.average.state_dict(),
+            "lookahead": None if self.lookahead is None else self.lookahead.state(),
             "scaler": None if scaler is None else scaler.state_dict(),
             "randomness": states,
             "fingerprint": self.data.fingerprint,
@@ -220,6 +257,8 @@ class Session:
             optimizer.load_state_dict(saved)
         if self.average is not None:
             self.average.load_state_dict(state["average"])
+        if self.lookahead is not None:
+            self.lookahead.load(state["lookahead"])
         if self.accelerator.scaler is not None and state["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         self.initial_weights = state["initial_weights"]

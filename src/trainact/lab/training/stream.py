@@ -13,7 +13,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from trainact.errors import TrActValueError
-from trainact.lab.augment.batch import augment, draw_augmentation
+from trainact.lab.augment.batch import (
+    alternate_flips,
+    augment,
+    draw_augmentation,
+    draw_mirrored,
+)
 from trainact.lab.augment.pil_images import PilAugment
 from trainact.lab.data.decoding import picture_to_tensor
 from trainact.lab.data.images import DataError, ImageStream
@@ -69,6 +74,9 @@ class StreamDataset(PositionDataset):
         import_torchvision()  # before workers are forked
         self.images, self.fields, self.size = images, fields, image_size
         self.train, self.seed = train, seed
+        self.mirrored = None
+        if fields.flip and fields.flip_order == "alternating":
+            self.mirrored = draw_mirrored(len(images), seed)
         self.augment_pil = PilAugment(fields, image_size)
         policy = fields.policy if fields.policy == "autoaugment-cifar10" else "none"
         self.batch_fields = DataFields(
@@ -97,6 +105,8 @@ class StreamDataset(PositionDataset):
             picture = _crop_centre(picture, self.size, self.size, kind)
         picture = self.augment_pil(picture, mix(self.seed, "retouch", *position))
         draws = draw_augmentation(1, self.batch_fields, generator)
+        if self.mirrored is not None:
+            draws = alternate_flips(draws, self.mirrored[index, None], position[0])
         return augment(picture_to_tensor(picture)[None], draws)[0].contiguous(), label
 
     def collate(self, items: Any) -> Any:

@@ -205,6 +205,8 @@ class _Run:
         }
         started = time.perf_counter()
         tested = session.evaluate()
+        if progress.epoch + 1 == self.recipe.schedule.epochs:
+            tested |= session.evaluate_views()
         metrics: dict[str, Any] = {
             "epoch": progress.epoch + 1,
             "train_loss": sums["loss"] / sums["seen"],

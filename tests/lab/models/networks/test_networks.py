@@ -78,12 +78,13 @@ ONE_OF_EACH = [
     *("densenet121", "googlenet", "inceptionv3", "inceptionv4", "inceptionresnetv2", "xception"),
     *("resnet18", "resnet50", "resnext50", "seresnet18", "nasnet", "wideresnet-40-10"),
     *("stochasticdepth18", "stochasticdepth50", "resnet18-tract", "vit-cifar"),
+    "speed",
 ]
 
 
-def test_the_registry_holds_the_table_and_two_networks_for_cifar10():
+def test_the_registry_holds_the_table_and_three_networks_for_cifar10():
     imagenet = {"resnet18-imagenet", "deit3-small", "deit3-base"}
-    assert set(NETWORKS) == {*SHEET, *imagenet, "resnet18-tract", "vit-cifar"}
+    assert set(NETWORKS) == {*SHEET, *imagenet, "resnet18-tract", "vit-cifar", "speed"}
     assert len(SHEET) == 36
 
 
@@ -104,7 +105,7 @@ def test_a_network_has_the_parameters_of_the_registry_and_its_module_cites_the_p
     assert count_parameters(network) == NETWORKS[name].parameters
     module = "deit3" if name.startswith("deit3") else type(network).__module__.rpartition(".")[2]
     cited = getattr(networks, module).__doc__
-    assert re.search(r"\n\w.*: .*,\s20(1[4-9]|2[0-3])\.\n", cited, re.DOTALL)
+    assert re.search(r"\n\w.*: .*,\s20(1[4-9]|2[0-4])\.\n", cited, re.DOTALL)
 
 
 @pytest.mark.parametrize("name", SHEET)
@@ -176,6 +177,7 @@ def test_every_parameter_gets_a_gradient(name):
         ("shufflenetv2", {}),
         ("mobilenetv2", {}),
         ("resnet18-tract", {"width": 8}),
+        ("speed", {"widths": [24, 32, 32]}),
         ("vit-cifar", {"depth": 2, "patch_norm": "dual"}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -1,4 +1,4 @@
-"""The paper's networks by name: those for CIFAR, and those for ImageNet that torchvision lacks.
+"""Networks by name: the paper's for CIFAR, those for ImageNet that torchvision lacks, and SpeedNet.
 
 All take ``num_classes`` and ``in_channels``, the channels of the image, and return logits
 [N, num_classes] of images [N, in_channels, H, W].
@@ -19,6 +19,7 @@ from trainact.lab.models.networks import (
     nasnet,
     resnet,
     shufflenet,
+    speed,
     squeezenet,
     vgg,
     vit,
@@ -41,6 +42,7 @@ class Network(NamedTuple):
 NETWORKS: dict[str, Network] = {
     "resnet18-tract": Network(resnet.resnet18_tract, 11_220_132, 140_232_704),
     "vit-cifar": Network(vit.CifarViT, 6_303_460, 426_486_528),
+    "speed": Network(speed.SpeedNet, 1_994_680, 118_170_400),
     "resnet18-imagenet": Network(resnet.resnet18_imagenet, 11_227_812, 37_062_656),
     "deit3-small": Network(deit3.deit3_small, 21_639_268, 107_616_768),
     "deit3-base": Network(deit3.deit3_base, 85_745_764, 427_570_176),

@@ -39,6 +39,8 @@ ONLY = {
     "data.colour_jitter": 0.0,
     "data.mixup": 0.0,
     "data.cutmix": 0.0,
+    "data.flip_order": "random",
+    "data.test_views": False,
     "optimizer.loss": "cross-entropy",
     "optimizer.label_smoothing": 0.0,
     "run.compile": False,
