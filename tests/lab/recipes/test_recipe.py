@@ -27,7 +27,10 @@ RESULTS = Path(__file__).parents[3] / "results"
     ("tables", "message"),
     [
         ({"optimiser": {}}, "unknown table of the recipe 'optimiser'; did you mean 'optimizer'?"),
-        ({"optimizer": {"momentun": 0.9}}, "'momentun'; did you mean 'momentum'?"),
+        (
+            {"optimizer": {"momentun": 0.9}},
+            "'momentun'; did you mean 'momentum' or 'muon_momentum'?",
+        ),
         ({"optimizer": {"lr": "fast"}}, "lr takes a number; got 'fast'"),
         ({"optimizer": {"name": "sdg"}}, "must be one of sgd, adam, adamw, lamb; got 'sdg'"),
         ({"optimizer": {"lr": 0.0}}, "optimizer.lr must be positive; got 0.0"),
@@ -93,6 +96,8 @@ def test_every_field_can_be_set_by_its_dotted_name_and_comes_back_from_a_file(tm
         "data.crop_fill": "reflect", "data.interpolation": "bicubic",
         "schedule.cosine_over": "run", "optimizer.loss": "cross-entropy",
         "data.flip_order": "alternating", "optimizer.reduction": "sum", "optimizer.units": "step",
+        "optimizer.lookahead_decay": "0.5", "model.start": "eigen", "model.start_scale": "unit",
+        "optimizer.body": "muon", "optimizer.first_layer_rule": "none",
         "data.std": "[0.3, 0.4]", "tract.layers": "a.b,c", "schedule.milestones": "3,4.5",
     }  # fmt: skip
     changes = {}
@@ -114,7 +119,9 @@ def test_every_field_can_be_set_by_its_dotted_name_and_comes_back_from_a_file(tm
         f"{table}.{key}" for table in before for key in before[table]
         if before[table][key] == after[table][key]
     ]  # fmt: skip
-    assert unchanged == ["data.evaluate_on", "optimizer.units", "optimizer.loss"]
+    assert unchanged == [
+        "data.evaluate_on", "optimizer.units", "optimizer.first_layer_rule", "optimizer.loss",
+    ]  # fmt: skip
     assert recipe.tract.layers == ("a.b", "c")
     assert recipe.data.std == (0.3, 0.4)
     assert recipe.model.arguments == {"width": 16}

@@ -23,7 +23,8 @@ def make_network():
 
 
 def make_scaled(network, fields, batch_size=BATCH):
-    (optimizer,) = make_optimizers(network, ["stem"], fields)
+    first = ["stem"] if hasattr(network, "stem") else ["0"]
+    (optimizer,) = make_optimizers(network, first, fields)
     scale_groups([optimizer], network, fields, batch_size)
     return optimizer
 
