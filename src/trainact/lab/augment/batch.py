@@ -6,6 +6,7 @@ of its own images. The result depends neither on the device nor on the number of
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,7 +39,9 @@ class Draws:
 
     def select(self, indices: Tensor | slice) -> "Draws":
         """Return the choices of some of the images: a slice, or indices [M]."""
-        chosen = {k: v[indices] for k, v in vars(self).items() if isinstance(v, Tensor)}
+        chosen: dict[str, Any] = {
+            name: value[indices] for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
         return dataclasses.replace(self, **chosen)
 
 
