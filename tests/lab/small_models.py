@@ -31,6 +31,23 @@ def make_unbiased(num_classes: int) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 8, 4, stride=4, bias=False), *rest)
 
 
+def make_deep(num_classes: int) -> nn.Module:
+    """A network with hidden layers: a convolution, one with groups, and a matrix."""
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(8, 16, 3, stride=2),
+        nn.BatchNorm2d(16),
+        nn.Conv2d(16, 16, 3, groups=16),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 12),
+        nn.ReLU(),
+        nn.Linear(12, num_classes),
+    )
+
+
 class Skipping(nn.Module):
     """Skips a layer in half of its training steps, as stochastic depth does."""
 

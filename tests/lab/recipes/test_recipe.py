@@ -47,6 +47,33 @@ RESULTS = Path(__file__).parents[3] / "results"
         ({"run": {"ema": 1.0}}, "run.ema is a decay in [0, 1); got 1.0"),
         ({"run": {"accumulation": 500}}, "exceeds the images of a batch"),
         ({"optimizer": {"first_layer_name": "sgd"}}, "set optimizer.first_layer_lr"),
+        (
+            {"optimizer": {"first_layer_rule": "mac"}},
+            "'mac' replaces TrAct's gradient; set tract.enab",
+        ),
+        ({"optimizer": {"first_layer_name": "foof"}}, "a second time; set tract.enabled=false"),
+        (
+            {
+                "tract": {"enabled": False},
+                "optimizer": {"first_layer_name": "asgo", "first_layer_rule": "mac"},
+            },
+            "first_layer_rule='mac' and optimizer.first_layer_name='asgo' are two rules",
+        ),
+        (
+            {
+                "tract": {"enabled": False},
+                "optimizer": {"first_layer_name": "muon", "first_layer_frozen": True},
+            },
+            "first_layer_frozen leaves 'muon' no weight to train",
+        ),
+        (
+            {
+                "tract": {"enabled": False},
+                "optimizer": {"first_layer_rule": "centralised", "first_layer_frozen": True},
+            },
+            "first_layer_frozen leaves 'centralised' no weight to train",
+        ),
+        ({"optimizer": {"muon_momentum": 1.0}}, "optimizer.muon_momentum is in [0, 1); got 1.0"),
         ({"optimizer": {"loss": "binary", "label_smoothing": 0.1}}, "needs targets of 0 and 1"),
         (
             {"data": {"test_crop": 1.5}},
@@ -97,7 +124,7 @@ def test_every_field_can_be_set_by_its_dotted_name_and_comes_back_from_a_file(tm
         "schedule.cosine_over": "run", "optimizer.loss": "cross-entropy",
         "data.flip_order": "alternating", "optimizer.reduction": "sum", "optimizer.units": "step",
         "optimizer.lookahead_decay": "0.5", "model.start": "eigen", "model.start_scale": "unit",
-        "optimizer.body": "muon", "optimizer.first_layer_rule": "none",
+        "optimizer.body": "muon", "optimizer.first_layer_rule": "none", "optimizer.muon_momentum": "0.5",
         "data.std": "[0.3, 0.4]", "tract.layers": "a.b,c", "schedule.milestones": "3,4.5",
     }  # fmt: skip
     changes = {}

@@ -60,13 +60,22 @@ def overflow_in(monkeypatch, steps):
     monkeypatch.setattr(Session, "measure", measure_too_much)
 
 
-@pytest.mark.parametrize("first", ["same", "sgd"])
-def test_scaled_losses_train_as_others_do(tmp_path, scaled, first):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"optimizer__first_layer_name": "sgd"},
+        {"optimizer__first_layer_name": "foof", "tract__enabled": False},
+        {"optimizer__first_layer_rule": "mac", "tract__enabled": False},
+    ],
+    ids=["same", "sgd", "foof", "mac"],
+)
+def test_scaled_losses_train_as_others_do(tmp_path, scaled, changes):
     recipe = make_quick(
         optimizer__name="adam",
         optimizer__lr=2e-3,
         optimizer__eps=1e-3,  # with a small one Adam does not see another scale
-        optimizer__first_layer_name=first,
+        **changes,
     )
     half = train(recipe, tmp_path / "half", ignore)
     assert len(scaled) == 1
@@ -80,9 +89,18 @@ def test_scaled_losses_train_as_others_do(tmp_path, scaled, first):
     assert list_losses(whole)[0] - list_losses(whole)[-1] > 0.02  # or there is nothing to compare
 
 
-def test_a_step_that_overflows_is_left_out(tmp_path, scaled, monkeypatch):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"optimizer__first_layer_rule": "norm-preserving", "tract__enabled": False},
+        {"optimizer__first_layer_name": "asgo", "tract__enabled": False},
+    ],
+    ids=["tract", "norm-preserving", "asgo"],
+)
+def test_a_step_that_overflows_is_left_out(tmp_path, scaled, monkeypatch, changes):
     overflow_in(monkeypatch, {4, 25})
-    record = train(make_quick(), tmp_path, ignore)
+    record = train(make_quick(**changes), tmp_path, ignore)
     assert record["status"] == "complete"
     assert [epoch["train_seen"] for epoch in record["epochs"]] == [288, 320, 288]
     assert all(math.isfinite(loss) for loss in list_losses(record))

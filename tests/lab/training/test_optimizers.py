@@ -8,9 +8,16 @@ import torch
 from torch import nn
 
 from lab_helpers import make_quick
+from small_models import make_deep, make_tiny
+from trainact.errors import TrActValueError
 from trainact.lab.models.networks import build_network
-from trainact.lab.recipes.recipe import OptimizerFields, ScheduleFields
-from trainact.lab.training.optimizers import find_undecayed, make_optimizers, rate_at
+from trainact.lab.recipes.recipe import OptimizerFields, ScheduleFields, TractFields
+from trainact.lab.training.optimizers import (
+    find_undecayed,
+    make_optimizers,
+    rate_at,
+    set_rate,
+)
 from trainact.lab.training.train import train
 
 
@@ -46,6 +53,60 @@ def test_eps_reaches_the_optimizer_and_0_is_its_own():
         own = make_optimizers(network, [], OptimizerFields(name=name))[0]
         assert given.defaults["eps"] == 1e-3
         assert own.defaults["eps"] == (1e-6 if name == "lamb" else 1e-8)
+
+
+@pytest.mark.parametrize("name", ["foof", "asgo", "muon"])
+def test_the_first_layers_weight_has_its_own_optimizer_and_the_bias_stays(name):
+    network = make_deep(5)
+    fields = OptimizerFields(name="adam", lr=0.2, first_layer_name=name, first_layer_lr=0.5,
+                             weight_decay=0.1, muon_momentum=0.8)  # fmt: skip
+    own, rest = make_optimizers(network, ["0"], fields, TractFields(lam=0.03))
+    assert [id(p) for g in own.param_groups for p in g["params"]] == [id(network[0].weight)]
+    assert own.param_groups[0]["weight_decay"] == 0.1
+    if name == "foof":
+        assert own.param_groups[0]["lam"] == 0.03
+    if name == "muon":
+        assert own.param_groups[0]["momentum"] == 0.8
+    assert isinstance(rest, torch.optim.Adam)
+    assert [len(g["params"]) for g in rest.param_groups] == [1, len(list(network.parameters())) - 2]
+    assert rest.param_groups[0]["params"][0] is network[0].bias
+    set_rate([own, rest], 0.1)
+    rates = [g["lr"] for optimizer in (own, rest) for g in optimizer.param_groups]
+    assert rates == pytest.approx([0.05, 0.1, 0.1])
+
+
+def test_a_muon_body_has_its_own_rate_and_the_rest_keeps_its_optimizer():
+    network = make_deep(5)
+    fields = OptimizerFields(name="adam", lr=0.01, body="muon", muon_lr=0.04, first_layer_lr=3.0)
+    body, rest = make_optimizers(network, ["0"], fields)
+    hidden = [p for g in body.param_groups for p in g["params"]]
+    assert [id(p) for p in hidden] == [id(network[2].weight), id(network[8].weight)]
+    set_rate([body, rest], 0.005)
+    assert [g["lr"] for g in body.param_groups] == pytest.approx([0.02])
+    assert [g["lr"] for g in rest.param_groups] == pytest.approx([0.015, 0.005])
+    count = sum(len(g["params"]) for o in (body, rest) for g in o.param_groups)
+    assert count == len(list(network.parameters()))
+    with pytest.raises(TrActValueError, match=r"no matrix or convolution.*optimizer\.body=same"):
+        make_optimizers(make_tiny(5), ["0"], fields)
+
+
+def test_the_first_layer_the_body_and_the_rest_may_have_three_optimizers():
+    network = make_deep(5)
+    fields = OptimizerFields(name="adam", lr=0.01, body="muon", first_layer_name="asgo",
+                             decay_vectors=False, weight_decay=0.1)  # fmt: skip
+    optimizers = make_optimizers(network, ["0"], fields)
+    assert [type(o).__name__ for o in optimizers] == ["Asgo", "Muon", "Adam"]
+    ids = [id(p) for o in optimizers for g in o.param_groups for p in g["params"]]
+    assert sorted(ids) == sorted(id(p) for p in network.parameters())
+
+
+def test_without_a_trained_first_layer_there_is_no_optimizer_for_it():
+    network = make_tiny(5)
+    for parameter in network[0].parameters():
+        parameter.requires_grad_(False)
+    fields = OptimizerFields(name="adam", first_layer_name="sgd")
+    (rest,) = make_optimizers(network, ["0"], fields)
+    assert sum(len(g["params"]) for g in rest.param_groups) == 2
 
 
 def test_lamb_does_not_clip_by_itself():

@@ -21,16 +21,22 @@ from trainact.lab.recipes.recipe import write_recipe
 from trainact.lab.records.record import RunFolder, read_record
 from trainact.lab.training.train import train
 
+UNEVEN = {"data__train_images": 328, "run__accumulation": 2}
 SAME = {
     "plain": {"tract__enabled": False, "run__device": "auto"},
     "tract": {"tract__sync": True},
-    "uneven": {"tract__sync": True, "data__train_images": 328, "run__accumulation": 2},
+    "uneven": {"tract__sync": True, **UNEVEN},
 }
 SAME["stream"] = {
     "tract__sync": True, "data__storage": "stream", "data__image_size": 24,
     "data__crop": "resized", "data__policy": "three-augment", "data__colour_jitter": 0.3,
     "data__mixup": 0.8, "data__cutmix": 1.0, "data__repeats": 3, "optimizer__loss": "binary",
     "data__train_images": 200, "schedule__epochs": 2,
+}  # fmt: skip
+SAME |= {
+    name: {"tract__enabled": False, f"optimizer__first_layer_{kind}": name, **UNEVEN}
+    for name, kind in (("norm-preserving", "rule"), ("mac", "rule"), ("foof", "name"),
+                       ("asgo", "name"))
 }  # fmt: skip
 NOISY = {"model__name": "small_models:make_noisy", "data__train_images": 328}
 SKIPPING = {"model__name": "small_models:Skipping"}

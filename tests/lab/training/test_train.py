@@ -112,9 +112,21 @@ def test_the_seed_changes_weights_and_order(tmp_path):
             "optimizer__lookahead_steps": 3,
             "schedule__name": "triangle",
         },
+        {"tract__enabled": False, "optimizer__first_layer_rule": "mac"},
+        {
+            "tract__enabled": False,
+            "optimizer__first_layer_rule": "norm-preserving",
+            "optimizer__body": "muon",
+            "model__name": "small_models:make_deep",
+            "run__ema": 0.9,
+        },
+        {"tract__enabled": False, "optimizer__first_layer_name": "foof", "run__accumulation": 2},
+        {"tract__enabled": False, "optimizer__first_layer_name": "asgo"},
+        {"tract__enabled": False, "optimizer__first_layer_name": "muon"},
     ],
-    ids=["sgd", "dropout-ema", "adam-accumulation", "two-optimizers", "bf16-clip", "deit", "speed"],
-)
+    ids=["sgd", "dropout-ema", "adam-accumulation", "two-optimizers", "bf16-clip", "deit", "speed", "mac",
+         "muon-body", "foof", "asgo", "muon-stem"],
+)  # fmt: skip
 def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path, monkeypatch, changes):
     monkeypatch.setattr(train_module, "REPORT_EVERY", 4)
     recipe = make_quick(**changes)

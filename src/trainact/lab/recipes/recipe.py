@@ -111,7 +111,11 @@ class ModelFields:
 
 @dataclass(frozen=True)
 class TractFields:
-    """The method; with ``enabled`` off the other fields have no effect."""
+    """The method; with ``enabled`` off the other fields have no effect.
+
+    The first layer's rules and optimizers that need rows, such as FOOF, take ``lam`` and ``moment``
+    from here, with ``enabled`` off.
+    """
 
     enabled: bool = True
     lam: float = DEFAULT_LAM  # λ in the paper
@@ -376,10 +380,42 @@ def _check(recipe: Recipe) -> None:
         accumulation <= data.batch_size,
         f"run.accumulation ({accumulation}) exceeds the images of a batch ({data.batch_size}).",
     )
+    _check_first_layer(recipe.tract, optimizer)
+
+
+def _check_first_layer(tract: TractFields, optimizer: OptimizerFields) -> None:
+    """Check that the first layer's gradient and its optimizer do not contradict each other."""
+    rule, own = optimizer.first_layer_rule, optimizer.first_layer_name
     _require(
-        optimizer.first_layer_name == "same" or optimizer.name != "sgd",
+        own != "sgd" or optimizer.name != "sgd",
         "optimizer.first_layer_name='sgd' has no effect with optimizer.name='sgd'; set "
         "optimizer.first_layer_lr to change the first layer's learning rate.",
+    )
+    _require(
+        rule == "none" or not tract.enabled,
+        f"optimizer.first_layer_rule={rule!r} replaces TrAct's gradient; set tract.enabled=false, "
+        "or optimizer.first_layer_rule=none.",
+    )
+    _require(
+        own != "foof" or not tract.enabled,
+        "optimizer.first_layer_name='foof' would apply the inverse second moment a second time; "
+        "set tract.enabled=false.",
+    )
+    matrix_optimizers = ("foof", "asgo", "muon")
+    _require(
+        rule == "none" or own not in matrix_optimizers,
+        f"optimizer.first_layer_rule={rule!r} and optimizer.first_layer_name={own!r} are two rules "
+        "for one gradient; set one of them.",
+    )
+    trains = own if own in matrix_optimizers else rule
+    _require(
+        not optimizer.first_layer_frozen or trains in ("none", "same"),
+        f"optimizer.first_layer_frozen leaves {trains!r} no weight to train; set it to false, or "
+        "optimizer.first_layer_name=same and optimizer.first_layer_rule=none.",
+    )
+    _require(
+        optimizer.muon_momentum < 1,
+        f"optimizer.muon_momentum is in [0, 1); got {optimizer.muon_momentum}.",
     )
 
 

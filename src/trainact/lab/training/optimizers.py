@@ -9,7 +9,17 @@ from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import Tensor, nn
 
-from trainact.lab.recipes.recipe import OptimizerFields, ScheduleFields
+from trainact.errors import TrActValueError
+from trainact.lab.recipes.recipe import OptimizerFields, ScheduleFields, TractFields
+from trainact.lab.training.first_layer.muon import find_hidden_weights, make_muon
+from trainact.lab.training.first_layer.row_moments import (
+    Reduce,
+    RowMoments,
+    find_layers,
+    find_moment_dtype,
+)
+from trainact.lab.training.first_layer.stem_optimizers import Asgo, Foof
+from trainact.rows import PlainLayer
 
 __all__ = [
     *("Stepper", "find_first_parameters", "find_undecayed", "make_optimizers"),
@@ -18,29 +28,101 @@ __all__ = [
 
 
 def make_optimizers(
-    model: nn.Module, first_layers: Iterable[str], fields: OptimizerFields
+    model: nn.Module,
+    first_layers: Iterable[str],
+    fields: OptimizerFields,
+    tract: TractFields | None = None,
+    reduce: Reduce = torch.clone,
 ) -> list[torch.optim.Optimizer]:
-    """Return one optimizer, or two if the first layer has a separate one.
+    """Return the optimizers: of the first layer if it has its own, of a Muon body, of the rest.
 
     The first layer's parameters are a separate group in every arm, so that this does not differ
     between arms. A group's ``lr_scale`` multiplies the scheduled learning rate. If vectors have no
-    weight decay, they are in separate groups.
+    weight decay, they are in separate groups. FOOF records the first layer's rows from now on.
+
+    Args:
+        model: the network, on its device.
+        first_layers: names of its first layers.
+        fields: the recipe's table.
+        tract: the recipe's table; FOOF takes its λ and its dtype of the second moment.
+        reduce: sums a tensor over the ranks.
+
+    Raises:
+        UnsupportedLayerError: the first layer's optimizer cannot be used with one of the layers.
+        TrActValueError: ``fields.body`` is "muon", and the model has no hidden matrix.
     """
-    first = find_first_parameters(model, first_layers)
-    ids = set(map(id, first))
-    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in ids]
-    free = set() if fields.decay_vectors else set(map(id, find_undecayed(model)))
-    if fields.first_layer_name == "sgd":
-        rate = fields.first_layer_sgd_lr * fields.first_layer_lr
-        own = torch.optim.SGD(
-            _make_groups(first, rate / fields.lr, free),
-            lr=rate,
-            momentum=fields.momentum,
-            weight_decay=fields.weight_decay,
+    names = list(first_layers)
+    first = find_first_parameters(model, names)
+    stem = _choose_stem(first, fields)
+    hidden = find_hidden_weights(model, names) if fields.body == "muon" else []
+    if fields.body == "muon" and not hidden:
+        raise TrActValueError(
+            "optimizer.body is 'muon', but the model has no matrix or convolution between its "
+            "first layer and its classifier; set optimizer.body=same."
         )
-        return [own, _make(fields, _make_groups(rest, 1.0, free))]
-    groups = _make_groups(first, fields.first_layer_lr, free) + _make_groups(rest, 1.0, free)
-    return [_make(fields, groups)]
+    free = set() if fields.decay_vectors else set(map(id, find_undecayed(model)))
+    optimizers: list[torch.optim.Optimizer] = []
+    if stem:
+        groups = _make_groups(stem, _find_stem_scale(fields), free)
+        layers = []
+        if fields.first_layer_name != "sgd":
+            layers = find_layers(model, names, needs_rows=fields.first_layer_name == "foof")
+        optimizers.append(_make_stem(groups, layers, fields, tract or TractFields(), reduce))
+    if hidden:
+        groups = _make_groups(hidden, fields.muon_lr / fields.lr, free)
+        optimizers.append(_make_muon(groups, fields))
+    taken = {id(p) for p in (*stem, *hidden)}
+    left = [p for p in first if id(p) not in taken]
+    taken |= {id(p) for p in first}
+    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in taken]
+    scale = fields.first_layer_lr if fields.first_layer_name == "same" else 1.0
+    groups = _make_groups(left, scale, free) + _make_groups(rest, 1.0, free)
+    return [*optimizers, _make(fields, groups)] if groups else optimizers
+
+
+def _choose_stem(first: list[nn.Parameter], fields: OptimizerFields) -> list[nn.Parameter]:
+    """Return the parameters of the first layer's own optimizer.
+
+    SGD takes all of them. The others are defined for matrices: biases stay with the rest of the
+    network, at the general rate.
+    """
+    match fields.first_layer_name:
+        case "same":
+            return []
+        case "sgd":
+            return first
+    return [parameter for parameter in first if parameter.ndim > 1]
+
+
+def _find_stem_scale(fields: OptimizerFields) -> float:
+    """Return the rate of the first layer's own optimizer, divided by the general rate."""
+    if fields.first_layer_name == "sgd":
+        return fields.first_layer_sgd_lr * fields.first_layer_lr / fields.lr
+    return fields.first_layer_lr
+
+
+def _make_stem(
+    groups: list[dict[str, Any]],
+    layers: list[PlainLayer],
+    fields: OptimizerFields,
+    tract: TractFields,
+    reduce: Reduce,
+) -> torch.optim.Optimizer:
+    """Return the first layer's own optimizer."""
+    lr, decay = fields.lr, fields.weight_decay
+    match fields.first_layer_name:
+        case "foof":
+            rows = RowMoments(layers, find_moment_dtype(tract), reduce)
+            return Foof(groups, rows, lr, tract.lam, weight_decay=decay)
+        case "asgo":
+            return Asgo(groups, layers, lr, weight_decay=decay)
+        case "muon":
+            return _make_muon(groups, fields)
+    return torch.optim.SGD(groups, lr=lr, momentum=fields.momentum, weight_decay=decay)
+
+
+def _make_muon(groups: list[dict[str, Any]], fields: OptimizerFields) -> torch.optim.Optimizer:
+    return make_muon(groups, fields.lr, fields.muon_momentum, fields.weight_decay)
 
 
 def find_undecayed(model: nn.Module) -> list[nn.Parameter]:

@@ -1,7 +1,8 @@
 """A run in memory: the network, its optimizers and its batches; the loss of a classifier."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from trainact.lab.training.batches import (
     Share,
     measure_standard,
 )
+from trainact.lab.training.first_layer.gradient_rules import make_gradient_rule
 from trainact.lab.training.groups import scale_groups
 from trainact.lab.training.lookahead import Lookahead
 from trainact.lab.training.machine import (
@@ -74,8 +76,12 @@ class Session:
         if recipe.run.ema:
             decay = get_ema_multi_avg_fn(recipe.run.ema)
             self.average = AveragedModel(self.network, multi_avg_fn=decay, use_buffers=True)
-        optimizers = make_optimizers(self.network, self.first_layers, recipe.optimizer)
-        scale_groups(optimizers, self.network, recipe.optimizer, recipe.data.batch_size)
+        reduce = partial(accelerator.reduce, reduction="sum")
+        names, fields = self.first_layers, recipe.optimizer
+        optimizers = make_optimizers(self.network, names, fields, recipe.tract, reduce)
+        scale_groups(optimizers, self.network, fields, recipe.data.batch_size)
+        images = self.read_training_images
+        self.rule = make_gradient_rule(recipe, self.network, names, images, reduce)
         allow_unused_parameters(accelerator, self.network)
         self.model, *self.optimizers = accelerator.prepare(self.network, *optimizers)
         self.stepper = Stepper(accelerator, self.network, self.optimizers)
@@ -107,6 +113,12 @@ class Session:
         self.evaluation = EvaluationBatches(data.test, fields, self.standard, self.place)
         seed, classes = self.recipe.run.seed, len(data.classes)
         return Batches(data.train, fields, self.standard, seed, self.place, classes)
+
+    def read_training_images(self) -> Iterator[Tensor]:
+        """Yield this rank's training images in batches, without augmentation."""
+        data, fields = self.data, self.recipe.data
+        for share in EvaluationBatches(data.train, fields, self.standard, self.place).read():
+            yield share.images
 
     def find_rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0 over the whole run."""
@@ -187,8 +199,13 @@ class Session:
                 bias.grad = None
 
     def _finish_gradients(self) -> tuple[Tensor, Tensor]:
-        """Return the norms of the first layer's and the whole gradient, and then clip it."""
+        """Return the norms of the first layer's and the whole gradient, and then clip it.
+
+        The first layer's rule is applied before, so that the norms are those of what is stepped.
+        """
         self.accelerator.unscale_gradients()
+        if self.rule is not None:
+            self.rule.apply()
         whole = get_total_norm([p.grad for p in self.trained if p.grad is not None])
         first = get_total_norm([p.grad for p in self.first_parameters if p.grad is not None])
         if self.recipe.optimizer.clip_norm:
@@ -230,6 +247,7 @@ class Session:
         return {
             "network": self.network.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "rule": None if self.rule is None else self.rule.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
             "lookahead": None if self.lookahead is None else self.lookahead.state(),
             "scaler": None if scaler is None else scaler.state_dict(),
@@ -255,6 +273,8 @@ class Session:
         self.network.load_state_dict(state["network"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
+        if self.rule is not None:
+            self.rule.load_state_dict(state["rule"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         if self.lookahead is not None:

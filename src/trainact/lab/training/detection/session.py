@@ -43,6 +43,8 @@ ONLY = {
     "data.test_views": False,
     "optimizer.loss": "cross-entropy",
     "optimizer.label_smoothing": 0.0,
+    "optimizer.first_layer_rule": "none",  # MAC reads images, not scenes
+    "optimizer.body": "same",  # which layers are classifiers is not known
     "run.compile": False,
     "run.precision": "no",  # half precision moves boxes and breaks box suppression
 }

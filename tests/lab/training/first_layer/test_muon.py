@@ -1,0 +1,90 @@
+"""timm's Muon against its formula, and the weights that it takes."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from small_models import make_deep
+from trainact import find_first_layers
+from trainact.errors import TrActError
+from trainact.lab.models.networks import build_network
+from trainact.lab.models.zoos import build_zoo_model
+from trainact.lab.training.first_layer.muon import find_hidden_weights, make_muon
+
+
+def orthogonalise(matrix):
+    """Five Newton-Schulz steps on the singular values, one by one."""
+    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    values = values / np.sqrt((values**2).sum())
+    for _ in range(5):
+        values = 3.4445 * values - 4.775 * values**3 + 2.0315 * values**5
+    return left @ np.diag(values) @ right
+
+
+@pytest.mark.parametrize("shape", [(16, 3, 3, 3), (64, 16), (6, 8, 5, 5)])
+def test_a_step_of_muon_is_its_formula(shape):
+    """timm computes in bfloat16, which has three digits."""
+    weight = nn.Parameter(torch.randn(shape))
+    optimizer = make_muon([{"params": [weight]}], 0.02, 0.9, 0.5)
+    walk = torch.randn(4, *shape).cumsum(0)
+    momentum, expected = np.zeros(shape), weight.detach().double().numpy().copy()
+    start = weight.detach().clone()
+    for grad in walk:
+        weight.grad = grad.clone()
+        optimizer.step()
+        momentum = 0.9 * momentum + grad.double().numpy()
+        update = grad.double().numpy() + 0.9 * momentum
+        rows, columns = shape[0], update[0].size
+        step = orthogonalise(update.reshape(rows, columns)).reshape(shape)
+        expected = expected * (1 - 0.02 * 0.5) - 0.02 * max(1, rows / columns) ** 0.5 * step
+    moved = torch.from_numpy(expected) - start.double()
+    error = (weight.detach().double() - torch.from_numpy(expected)).norm() / moved.norm()
+    assert error < 0.03
+
+
+def name_hidden(model, first):
+    found = set(map(id, find_hidden_weights(model, first)))
+    return {name for name, p in model.named_parameters() if id(p) in found}
+
+
+def test_hidden_matrices_and_convolutions_are_found_and_nothing_else():
+    assert name_hidden(make_deep(5), ["0"]) == {"2.weight", "8.weight"}
+    vit = build_network("vit-cifar", 10, width=24, depth=1, heads=2)
+    parts = [*(f"attention.{n}" for n in ("query", "key", "value", "output")), "mlp.0", "mlp.2"]
+    assert name_hidden(vit, ["embed"]) == {f"blocks.0.{part}.weight" for part in parts}
+    squeeze = build_network("squeezenet", 100)  # its classifier is a convolution
+    first = find_first_layers(squeeze, torch.zeros(2, 3, 32, 32))
+    left = {name for name, p in squeeze.named_parameters() if p.ndim > 1}
+    left -= name_hidden(squeeze, first)
+    assert len(left) == 2
+    assert {f"{first[0]}.weight"} < left
+    assert sum(name.startswith("head.") for name in left) == 1
+
+
+def test_the_classifier_of_a_zoo_model_is_left_out():
+    vit = build_zoo_model("timm", "vit_tiny_patch16_224", 32, num_classes=7, depth=1)
+    assert name_hidden(vit, ["patch_embed.proj"]) == {
+        f"blocks.0.{part}.weight" for part in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
+    }
+    other = build_zoo_model("torchvision", "vit_b_16", 32, num_classes=7, num_layers=1)
+    layer = "encoder.layers.encoder_layer_0"
+    assert name_hidden(other, ["conv_proj"]) == {
+        f"{layer}.self_attention.in_proj_weight", f"{layer}.self_attention.out_proj.weight",
+        f"{layer}.mlp.0.weight", f"{layer}.mlp.3.weight",
+    }  # fmt: skip
+
+
+def test_weights_that_are_frozen_or_computed_are_left_out():
+    model = make_deep(5)
+    model[2].weight.requires_grad_(False)
+    nn.utils.parametrizations.weight_norm(model[8])
+    assert name_hidden(model, ["0"]) == set()
+
+
+def test_a_timm_without_muon_is_named(monkeypatch):
+    import timm.optim
+
+    monkeypatch.delattr(timm.optim, "Muon")
+    with pytest.raises(TrActError, match="pip install --upgrade timm"):
+        make_muon([{"params": [nn.Parameter(torch.ones(2, 2))]}], 0.1, 0.9, 0.0)
