@@ -67,12 +67,21 @@ def test_the_classifier_of_a_zoo_model_is_left_out():
     assert name_hidden(vit, ["patch_embed.proj"]) == {
         f"blocks.0.{part}.weight" for part in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
     }
-    other = build_zoo_model("torchvision", "vit_b_16", 32, num_classes=7, num_layers=1)
-    layer = "encoder.layers.encoder_layer_0"
-    assert name_hidden(other, ["conv_proj"]) == {
-        f"{layer}.self_attention.in_proj_weight", f"{layer}.self_attention.out_proj.weight",
-        f"{layer}.mlp.0.weight", f"{layer}.mlp.3.weight",
-    }  # fmt: skip
+    names = {"conv1.weight", "fc.weight"}
+    resnet = build_zoo_model("torchvision", "resnet18", 32, num_classes=7)
+    matrices = {name for name, p in resnet.named_parameters() if p.ndim > 1}
+    assert name_hidden(resnet, ["conv1"]) == matrices - names
+
+
+def test_matrices_of_attention_are_hidden_and_positions_are_not():
+    model = nn.Sequential(
+        nn.Linear(12, 8), nn.TransformerEncoderLayer(8, 2, 16), nn.Embedding(5, 8), nn.Linear(8, 3)
+    )
+    model.positions = nn.Parameter(torch.zeros(1, 5, 8))
+    model.table = nn.Parameter(torch.zeros(5, 8))
+    parts = ("self_attn.in_proj_weight", "self_attn.out_proj.weight", "linear1.weight",
+             "linear2.weight")  # fmt: skip
+    assert name_hidden(model, ["0"]) == {f"1.{part}" for part in parts}
 
 
 def test_weights_that_are_frozen_or_computed_are_left_out():

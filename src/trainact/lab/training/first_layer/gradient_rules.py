@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from trainact.lab.recipes.recipe import Recipe
 from trainact.lab.training.first_layer.row_moments import (
+    Moments,
     Reduce,
     RowMoments,
     find_layers,
@@ -102,7 +103,7 @@ class NormPreserving(GradientRule):
     def __init__(self, layers: Sequence[PlainLayer], rows: RowMoments, lam: float) -> None:
         super().__init__(layers)
         self.rows, self.lam = rows, lam
-        self.moments: dict[nn.Parameter, SecondMoment] = {}
+        self.moments: Moments = {}
 
     def prepare(self) -> None:
         """Take the rows of the step."""

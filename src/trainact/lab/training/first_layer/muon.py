@@ -88,4 +88,5 @@ def _find_classifiers(model: nn.Module) -> list[nn.Module]:
         classifiers = [module for module in answers if isinstance(module, nn.Module)]
         if any(list(module.parameters()) for module in classifiers):
             return classifiers
-    return [module for module in model.modules() if isinstance(module, SUPPORTED_LAYERS)][-1:]
+    layers: list[nn.Module] = [m for m in model.modules() if isinstance(m, SUPPORTED_LAYERS)]
+    return layers[-1:]

@@ -20,6 +20,7 @@ from trainact.rows import (
 from trainact.second_moment import SecondMoment
 
 __all__ = [
+    "Moments",
     "Reduce",
     "RowMoments",
     "find_layers",
@@ -33,7 +34,7 @@ __all__ = [
 Reduce: TypeAlias = Callable[[Tensor], Tensor]
 """Returns the sum of a tensor over all ranks."""
 
-Moments: TypeAlias = dict[nn.Parameter, SecondMoment]
+Moments: TypeAlias = dict[Tensor, SecondMoment]
 """Second moments by the weight of their layer; layers that share a weight share one."""
 
 
@@ -51,9 +52,9 @@ def find_layers(
     Raises:
         UnsupportedLayerError: a layer is not a Linear or a convolution with its own weight.
     """
-    layers = []
+    layers: list[PlainLayer] = []
     for name in names:
-        layer = network.get_submodule(name)
+        layer: Any = network.get_submodule(name)
         usual = isinstance(layer, SUPPORTED_LAYERS) and isinstance(layer.weight, nn.Parameter)
         if usual and needs_rows:
             usual = type(layer).forward in {kind.forward for kind in SUPPORTED_LAYERS}
@@ -143,7 +144,8 @@ def measure_rows(layer: PlainLayer, x: Tensor, moment_dtype: torch.dtype | None)
 def sum_over_ranks(moment: SecondMoment, reduce: Reduce) -> SecondMoment:
     """Return the second moment of the rows of all ranks."""
     total = moment.total
-    summed = reduce(torch.cat([total.flatten(), total.new_full((1,), moment.num_rows)]))
+    num_rows = torch.as_tensor(moment.num_rows, dtype=total.dtype, device=total.device)
+    summed = reduce(torch.cat([total.flatten(), num_rows.reshape(1)]))
     return SecondMoment(summed[:-1].view_as(total), summed[-1])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainact.lab.training.first_layer.row_moments import RowMoments
+from trainact.lab.training.first_layer.row_moments import Moments, RowMoments
 from trainact.options import widest_dtype
 from trainact.preconditioner import precondition
 from trainact.rows import PlainLayer
@@ -100,8 +100,8 @@ class Foof(StemOptimizer):
             weight_decay: d.
         """
         self.rows = rows
-        self._moments: dict[nn.Parameter, SecondMoment] = {}
-        self._kept: dict[nn.Parameter, SecondMoment] = {}
+        self._moments: Moments = {}
+        self._kept: Moments = {}
         options = {"lr": lr, "lam": lam, "decay": decay, "refresh": refresh, "momentum": momentum}
         super().__init__(params, options | {"weight_decay": weight_decay})
 
@@ -144,7 +144,8 @@ class Asgo(StemOptimizer):
     """ASGO, also called one-sided Shampoo: G over the root of its own second moment.
 
     M ← .9 M + .1 G,  V ← .95 V + .05 GᵀG,  W ← W - η M (V + εI)^(-½). Each group of a convolution
-    has its own V. ε is small beside the squares of gradients and large beside their rounding.
+    has its own V. Eigenvalues of V below its rounding count as that rounding. ε is far below the
+    squares of usual gradients.
     """
 
     def __init__(
@@ -189,6 +190,7 @@ class Asgo(StemOptimizer):
         if not bool(state["average"].isfinite().all()):  # eigh would raise
             return torch.full_like(weight, torch.nan)
         values, vectors = torch.linalg.eigh(state["average"])
-        roots = (values.clamp(min=0) + group["eps"]).rsqrt()
+        rounding = num_inputs * torch.finfo(values.dtype).eps * values[:, -1:]
+        roots = (values.maximum(rounding) + group["eps"]).rsqrt()
         direction = (state["momentum"] @ vectors * roots[:, None]) @ vectors.mT
         return direction.to(weight.dtype)
