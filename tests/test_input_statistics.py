@@ -1,8 +1,5 @@
 """Measuring what layers receive: exact rows, and nothing of the model changes."""
 
-import random
-
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,8 +7,13 @@ from torch import nn
 
 from cases import CASES, assert_close
 from trainact import TrAct, TrActError
-from trainact.input_statistics import measure_inputs
+from trainact.image_batches import list_batches
+from trainact.input_statistics import InputStatistics, measure_inputs
 from trainact.reference import cut_patches
+
+
+def measure(model: nn.Module, layers: dict[str, nn.Module], images) -> dict[str, InputStatistics]:
+    return measure_inputs(model, layers, list_batches(images))
 
 
 def moment_of_rows(layer: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
@@ -26,7 +28,7 @@ def test_the_second_moment_is_that_of_the_layers_rows(case):
     layer, x = case.draw()
     images = x if x.dim() > 1 else [x.unsqueeze(0)]
     for model in (layer, TrAct(layer)):
-        (statistics,) = measure_inputs(model, {"": layer}, images).values()
+        (statistics,) = measure(model, {"": layer}, images).values()
         assert statistics.num_rows == cut_patches(x, layer).shape[1]
         assert_close(statistics.second_moment(), moment_of_rows(layer, x))
 
@@ -34,14 +36,14 @@ def test_the_second_moment_is_that_of_the_layers_rows(case):
 @pytest.mark.parametrize("case", [case for case in CASES if "no-" in case.name])
 def test_an_empty_batch_has_no_rows(case):
     layer, x = case.draw()
-    (statistics,) = measure_inputs(layer, {"": layer}, x).values()
+    (statistics,) = measure(layer, {"": layer}, x).values()
     assert statistics.num_rows == 0
 
 
 def test_batches_add_up(cifar_images):
     layer = nn.Conv2d(3, 4, 3, padding=1).double()
     parts = cifar_images.split([3, 1, 4, 24])
-    (statistics,) = measure_inputs(layer, {"": layer}, parts).values()
+    (statistics,) = measure(layer, {"": layer}, parts).values()
     assert statistics.num_rows == 32 * 32 * 32
     assert_close(statistics.second_moment(), moment_of_rows(layer, cifar_images), 1e-12)
 
@@ -68,7 +70,7 @@ class Network(nn.Module):
 def test_rows_are_what_the_layer_receives_in_evaluation_mode():
     model, x = Network().double(), torch.randn(4, 3, 8, 8).double()
     model.norm.running_mean += 0.3
-    (statistics,) = measure_inputs(model, {"stem": model.stem}, x).values()
+    (statistics,) = measure(model, {"stem": model.stem}, x).values()
     received = F.batch_norm(x, model.norm.running_mean, model.norm.running_var)
     assert_close(statistics.second_moment(), moment_of_rows(model.stem, received))
 
@@ -78,7 +80,7 @@ def test_the_model_is_as_before():
     model.drop.eval()
     state = {key: value.clone() for key, value in model.state_dict().items()}
     flags = {name: module.training for name, module in model.named_modules()}
-    measure_inputs(model, {"stem": model.stem}, [torch.randn(4, 3, 8, 8)] * 2)
+    measure(model, {"stem": model.stem}, [torch.randn(4, 3, 8, 8)] * 2)
     assert flags == {name: module.training for name, module in model.named_modules()}
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
     assert not model.stem._forward_hooks
@@ -89,7 +91,7 @@ def test_the_model_is_as_before():
 def test_the_model_is_as_before_after_a_failure():
     model = Network().train()
     with pytest.raises(TrActError, match="a forward of Network failed on a tensor of shape"):
-        measure_inputs(model, {"stem": model.stem}, torch.randn(4, 5, 8, 8))
+        measure(model, {"stem": model.stem}, torch.randn(4, 5, 8, 8))
     assert all(module.training for module in model.modules())
     assert not model.stem._forward_hooks
 
@@ -97,14 +99,14 @@ def test_the_model_is_as_before_after_a_failure():
 def test_only_the_first_batch_runs_to_the_end():
     model = Network()
     batches = list(torch.randn(5, 2, 3, 8, 8))
-    (statistics,) = measure_inputs(model, {"stem": model.stem}, batches).values()
+    (statistics,) = measure(model, {"stem": model.stem}, batches).values()
     assert statistics.num_rows == 5 * 2 * 64
     assert model.head_calls == 1
 
 
 def test_every_call_of_a_layer_counts():
     model, batches = Network(times=3).double(), list(torch.randn(2, 2, 3, 8, 8).double())
-    (statistics,) = measure_inputs(model, {"stem": model.stem}, batches).values()
+    (statistics,) = measure(model, {"stem": model.stem}, batches).values()
     received = [model.norm.eval()(k * x) for x in batches for k in (1, 2, 3)]
     assert statistics.num_rows == 2 * 3 * 2 * 64
     assert_close(statistics.second_moment(), moment_of_rows(model.stem, *received), 1e-8)
@@ -113,37 +115,12 @@ def test_every_call_of_a_layer_counts():
 def test_several_layers_are_measured_at_once():
     model, x = Network().double(), torch.randn(4, 3, 8, 8).double()
     layers = {"stem": model.stem, "head": model.head}
-    found = measure_inputs(model, layers, [x, x])
+    found = measure(model, layers, [x, x])
     with torch.no_grad():
         model.eval()
         hidden = model.stem(model.norm(x))
     assert_close(found["head"].second_moment(), moment_of_rows(model.head, hidden))
     assert found["head"].num_rows == found["stem"].num_rows == 2 * 4 * 64
-
-
-def test_the_random_states_are_as_before():
-    class Noisy(torch.utils.data.Dataset):
-        def __len__(self):
-            return 8
-
-        def __getitem__(self, index):
-            return torch.randn(3, 8, 8) + random.random() + np.random.rand()
-
-    loader = torch.utils.data.DataLoader(Noisy(), 4, shuffle=True)
-    model = Network()
-
-    def draw() -> list[float]:
-        torch.manual_seed(0)
-        random.seed(0)
-        np.random.seed(0)
-        if measured:
-            measure_inputs(model, {"stem": model.stem}, loader)
-        return [torch.rand(()).item(), random.random(), np.random.rand()]
-
-    measured = False
-    expected = draw()
-    measured = True
-    assert draw() == expected
 
 
 def test_autocast_in_the_model_does_not_reach_the_products(cifar_images):
@@ -157,18 +134,18 @@ def test_autocast_in_the_model_does_not_reach_the_products(cifar_images):
                 return self.stem(x)
 
     model, x = Half(), cifar_images[:4] / 255
-    (statistics,) = measure_inputs(model, {"stem": model.stem}, x).values()
+    (statistics,) = measure(model, {"stem": model.stem}, x).values()
     assert_close(statistics.second_moment(), moment_of_rows(model.stem, x.float().double()), 1e-9)
 
 
 def test_a_compiled_model_is_measured():
     model, x = Network(), torch.randn(4, 3, 8, 8)
-    (expected,) = measure_inputs(model, {"stem": model.stem}, x).values()
+    (expected,) = measure(model, {"stem": model.stem}, x).values()
     compiled = torch.compile(model, backend="eager")
     compiled.eval()(x)
     model.stem.compile(backend="eager")
     model(x)
-    (statistics,) = measure_inputs(compiled, {"stem": model.stem}, [x, x]).values()
+    (statistics,) = measure(compiled, {"stem": model.stem}, [x, x]).values()
     assert statistics.num_rows == 2 * expected.num_rows
     assert_close(statistics.second_moment(), expected.second_moment(), 1e-12)
     torch._dynamo.reset()
@@ -185,7 +162,7 @@ def test_the_rows_of_a_layer_that_pads_its_input_itself_are_those_of_its_operato
     layer, x = SamePadding(3, 4, 3, stride=2).double(), torch.randn(2, 3, 8, 8).double()
     expected = moment_of_rows(layer, F.pad(x, (0, 1, 0, 1)))
     for model in (layer, TrAct(layer)):
-        (statistics,) = measure_inputs(model, {"": layer}, x).values()
+        (statistics,) = measure(model, {"": layer}, x).values()
         assert_close(statistics.second_moment(), expected)
 
 
@@ -193,10 +170,10 @@ def test_constant_channels_are_found_by_group():
     layer = nn.Conv2d(6, 6, 3, padding=1, groups=3)
     x = torch.randn(2, 6, 8, 8)
     x[:, 2], x[:, 3], x[:, 4] = 0.5, 0.25, 1.0
-    (statistics,) = measure_inputs(layer, {"": layer}, x.unbind()).values()
+    (statistics,) = measure(layer, {"": layer}, x.unbind()).values()
     assert statistics.find_constant_groups(3) == [1]
     x[1, 2] = 0.6
-    (statistics,) = measure_inputs(layer, {"": layer}, x.unbind()).values()
+    (statistics,) = measure(layer, {"": layer}, x.unbind()).values()
     assert statistics.find_constant_groups(3) == []
 
 
@@ -204,13 +181,13 @@ def test_a_layer_that_is_not_reached_is_named():
     model = nn.Sequential(nn.Linear(4, 4), nn.Identity())
     other = nn.Linear(4, 4)
     with pytest.raises(TrActError, match="a forward of Sequential did not call layer 'other'"):
-        measure_inputs(model, {"other": other}, torch.randn(3, 4))
+        measure(model, {"other": other}, torch.randn(3, 4))
 
 
 def test_a_forward_that_fails_says_what_it_got():
     model = Network()
     with pytest.raises(TrActError, match=r"failed on keywords images, size .*unexpected keyword"):
-        measure_inputs(model, {"stem": model.stem}, {"images": torch.ones(1, 3, 8, 8), "size": 3})
+        measure(model, {"stem": model.stem}, {"images": torch.ones(1, 3, 8, 8), "size": 3})
     pixels = torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
     with pytest.raises(TrActError, match=r"failed on a tensor of shape .*uint8"):
-        measure_inputs(model.stem, {"": model.stem}, pixels)
+        measure(model.stem, {"": model.stem}, pixels)

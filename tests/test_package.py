@@ -38,6 +38,7 @@ ORDER = [
     "wrap",
     "sharding",
     "accumulation",
+    "random_states",
     "image_batches",
     "input_statistics",
     "filters",

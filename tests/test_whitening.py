@@ -67,23 +67,22 @@ LAYERS = {
 
 def rows_for(layer: nn.Module, images: Tensor) -> Tensor:
     """Return an input of real pixels: images, or rows of them for a Linear."""
-    return (
-        images[:12].reshape(12, -1, layer.in_features)
-        if isinstance(layer, nn.Linear)
-        else images[:12]
-    )
+    count = 12 if getattr(layer, "stride", 1) == (16, 16) else 4
+    x = images[:count]
+    return x.reshape(count, -1, layer.in_features) if isinstance(layer, nn.Linear) else x
 
 
-@pytest.mark.parametrize("signs", [True, False])
+@pytest.mark.parametrize(
+    ("filters", "signs"), [("eigen", True), ("eigen", False), ("random", True)]
+)
 @pytest.mark.parametrize("scale", ["keep", "unit", 0.3])
-@pytest.mark.parametrize("filters", ["eigen", "random"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_weight_is_the_references(name, filters, scale, signs, images):
     layer = LAYERS[name]().double()
     x = rows_for(layer, images)
     settings = {"filters": filters, "scale": scale, "signs": signs, "seed": 5}
     expected = whitened_weight_of_layer(layer, x, **settings)
-    assert whiten(layer, x.split(5), **settings) == [""]
+    assert whiten(layer, x.split(3), **settings) == [""]
     assert_close(layer.weight.detach(), expected, 1e-6)
 
 
@@ -337,7 +336,7 @@ def test_training_in_whitened_coordinates_is_tract_with_a_fixed_second_moment(ma
 
 def test_a_compiled_model_trains_from_the_new_weights(images):
     model, x = network().double(), images[:4]
-    compiled = torch.compile(model, backend="aot_eager")
+    compiled = torch.compile(model, backend="eager")
     compiled(x).sum().backward()
     whiten(compiled, x)
     apply_tract(model)

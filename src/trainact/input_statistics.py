@@ -6,10 +6,9 @@ pads its input itself is measured correctly, and one that applies another weight
 """
 
 import contextlib
-import random
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from trainact.errors import TrActError, TrActValueError, UnsupportedLayerError
 from trainact.example_inputs import Call
-from trainact.image_batches import list_batches, move_call
+from trainact.image_batches import move_call
 from trainact.operators import OperatorCall, read_operator_call
 from trainact.options import Precision, widest_dtype
 from trainact.rows import PlainLayer
@@ -72,27 +71,26 @@ class InputStatistics:
 
 
 def measure_inputs(
-    model: nn.Module, layers: Mapping[str, PlainLayer], images: Any
+    model: nn.Module, layers: Mapping[str, PlainLayer], calls: Iterable[Call]
 ) -> dict[str, InputStatistics]:
-    """Run the model on the images and return the statistics of each layer's rows.
+    """Run the model on batches of images and return the statistics of each layer's rows.
 
     The first batch runs through the whole model. The other batches stop at the last call of a
     measured layer, if each calls the layers as often as the first one did. Nothing of the model
-    changes, and neither do the global random states.
+    changes.
 
     Args:
         model: any module.
         layers: some of its layers, by name.
-        images: as in :func:`trainact.image_batches.list_batches`.
+        calls: the batches, as arguments of the model's forward. Tensors are moved to the device
+            of the first layer, and floating-point ones get its dtype.
 
     Raises:
-        TrActError: ``images`` is unusable, the forward failed, or a layer does not apply its weight
-            itself.
+        TrActError: a forward failed, or a layer does not apply its weight itself.
     """
     observer = _Observer(layers)
     weight = next(iter(layers.values())).weight
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_kept_random_states(model))
         stack.enter_context(_evaluation_mode(model))
         stack.enter_context(torch.no_grad())
         if "torch._dynamo" in sys.modules:  # compiled code may ignore the mode and the hooks
@@ -102,7 +100,7 @@ def measure_inputs(
             stack.callback(layer.register_forward_hook(observer.leave).remove)
         stack.callback(reshard, model)
         may_stop = _may_stop_early(model)
-        for call in list_batches(images):
+        for call in calls:
             observer.run(model, move_call(call, weight.device, weight.dtype))
             if may_stop and observer.stop_at is None:
                 observer.stop_at = observer.calls
@@ -210,25 +208,6 @@ def _evaluation_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module, flag in flags.items():
             module.training = flag
-
-
-@contextlib.contextmanager
-def _kept_random_states(model: nn.Module) -> Iterator[None]:
-    """Restore the global random states: a DataLoader and its transforms draw from them."""
-    devices = {parameter.device for parameter in model.parameters()}
-    accelerators = [device for device in devices if device.type not in ("cpu", "meta")]
-    kind = accelerators[0].type if accelerators else None
-    numpy = sys.modules.get("numpy")
-    python_state = random.getstate()
-    numpy_state = None if numpy is None else numpy.random.get_state()
-    try:
-        indices = [device.index or 0 for device in accelerators]
-        with torch.random.fork_rng(indices, device_type=kind):
-            yield
-    finally:
-        random.setstate(python_state)
-        if numpy is not None:
-            numpy.random.set_state(numpy_state)
 
 
 def _describe_failure(model: nn.Module, call: Call, error: Exception) -> str:

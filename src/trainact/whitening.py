@@ -1,8 +1,9 @@
 """A whitened start for a model's first layer."""
 
+import itertools
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainact.errors import TrActTypeError, TrActValueError, UnsupportedLayerError
+from trainact.example_inputs import Call
 from trainact.filters import (
     count_directions,
     decompose,
@@ -19,8 +21,10 @@ from trainact.filters import (
     spread_basis,
     whiten_weight,
 )
+from trainact.image_batches import list_batches, move_call
 from trainact.input_statistics import InputStatistics, measure_inputs
 from trainact.layer_checks import check_layer, check_model, select_layers
+from trainact.random_states import kept_random_states
 from trainact.rows import PlainLayer
 from trainact.sharding import read_whole, reshard, write_whole
 from trainact.synchronisation import get_world_size
@@ -85,7 +89,7 @@ def whiten(
             not frozen. Call it before the optimizer and DistributedDataParallel are created.
         seed: seed of the rotations; the global random states are neither used nor changed.
         layers: names of the layers, as in :func:`trainact.apply_tract`.
-        example_input: as in :func:`trainact.apply_tract`.
+        example_input: as in :func:`trainact.apply_tract`; None means the first batch.
 
     Raises:
         TrActError: an argument is unusable, no layer was found, its weight cannot be set, or the
@@ -96,7 +100,9 @@ def whiten(
     try:
         settings = _check_settings(filters, scale, eps, signs, freeze, seed)
         check_model(model, "whiten")
-        starts = _compute_starts(model, images, settings, layers, example_input)
+        with kept_random_states(model):
+            calls = list_batches(images)
+            starts = _compute_starts(model, calls, settings, layers, example_input)
     except Exception as error:
         if get_world_size() == 1:
             raise
@@ -169,7 +175,7 @@ def _check_number(name: str, value: object, advice: str) -> float:
 
 def _compute_starts(
     model: nn.Module,
-    images: Any,
+    calls: Iterator[Call],
     settings: _Settings,
     layers: str | Iterable[str] | None,
     example_input: Any,
@@ -180,10 +186,14 @@ def _compute_starts(
             "freeze=True after DistributedDataParallel was created: it would wait for the frozen "
             "weight's gradient. Call whiten on the model before DistributedDataParallel."
         )
-    reshard(model)
+    first_call = next(calls)
+    if example_input is None:
+        example_input = _make_example(model, first_call)
+    selected = select_layers(model, layers, example_input)
+    reshard(model)  # the search may have run a forward
     names: dict[int, list[str]] = {}
     chosen: dict[str, PlainLayer] = {}
-    for name, layer in select_layers(model, layers, example_input).items():
+    for name, layer in selected.items():
         if id(layer) not in names:
             chosen[name] = _check_layer(layer, name)
         names.setdefault(id(layer), []).append(name)
@@ -193,7 +203,7 @@ def _compute_starts(
             f"some of the layers {shown} share one weight; name only one of them with layers=."
         )
     before = {name: read_whole(layer.weight).cpu().double() for name, layer in chosen.items()}
-    statistics = measure_inputs(model, chosen, images)
+    statistics = measure_inputs(model, chosen, itertools.chain([first_call], calls))
     generator = torch.Generator().manual_seed(settings.seed)
     return {
         name: _Start(
@@ -203,6 +213,16 @@ def _compute_starts(
         )
         for name, layer in chosen.items()
     }
+
+
+def _make_example(model: nn.Module, call: Call) -> Any:
+    """Return a batch as an example input; a forward that fails would leave FSDP2 in disorder."""
+    floats = (p for p in model.parameters() if p.is_floating_point())
+    parameter = next(floats, None)
+    if parameter is not None:
+        call = move_call(call, parameter.device, parameter.dtype)
+    args, kwargs = call
+    return kwargs or args
 
 
 def _check_layer(layer: nn.Module, name: str) -> PlainLayer:
