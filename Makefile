@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 PIP     = $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-thorough check bench zoo pages install format clean
+.PHONY: demo test test-thorough check bench zoo pages rivals install format clean
 
 demo: $(STAMP)
 	$(BIN)/trainact compare --jobs 2
@@ -31,6 +31,12 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/trainact bench --out results/bench
 	$(BIN)/python -m tools.pages
+
+# The trial of first layers: make rivals JOBS=2 DATA=FOLDER, with FOLDER/cifar10 and FOLDER/imagenette
+JOBS ?= 2
+DATA ?=
+rivals: $(STAMP)
+	nice $(BIN)/python -m tools.rivals --jobs $(JOBS) --data "$(DATA)"
 
 pages: $(STAMP)
 	$(BIN)/python -m tools.estimates

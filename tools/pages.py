@@ -18,6 +18,7 @@ from trainact.lab.cost.bench import ZOO_FILE, describe_medians, read_zoo, render
 from trainact.lab.cost.launches import METHODS
 from trainact.lab.cost.timing import CONTROL, REPEATS, WIDEST_CONTROL
 from trainact.lab.environment import describe_hardware
+from trainact.lab.recipes.parts import PARTS
 from trainact.lab.report.grid import Grid, render_markdown
 from trainact.lab.text import describe_unknown
 
@@ -25,7 +26,7 @@ __all__ = ["fill_page", "main", "render_bench", "render_launches"]
 
 ROOT = Path(__file__).parents[1]
 PICTURES = "docs/pictures"
-PAGES = ("README.md", "docs/cost.md", "docs/evidence.md", "docs/reproduce.md")
+PAGES = ("README.md", "docs/cost.md", "docs/evidence.md", "docs/lab.md", "docs/reproduce.md")
 
 
 def fill_page(text: str, tables: dict[str, str]) -> str:
@@ -50,12 +51,19 @@ def make_tables(pages: evidence.Evidence, root: Path = ROOT) -> dict[str, str]:
     return {
         **evidence.write_evidence(pages),
         **write_reproduction(root / "results"),
+        "arms": render_arms(),
         "bench-layer": render_bench(record, "layer"),
         "bench-step": render_bench(record, "step"),
         "bench-launches": render_launches(record),
         "bench-made-with": describe_record(record),
         "bench-zoo": render_zoo(read_zoo(root / "results" / "bench" / ZOO_FILE)),
     }
+
+
+def render_arms() -> str:
+    """Return the parts of arms and what they do as a Markdown table."""
+    rows = tuple((f"`{part.name}`", part.text) for part in PARTS)
+    return render_markdown(Grid("", ("part", "what it does"), rows, text_columns=2))
 
 
 def render_bench(record: dict[str, Any], section: str) -> str:

@@ -6,6 +6,8 @@ from comparison_records import judge_by_precision, make_curves, make_record
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.answers import answer
 from trainact.lab.analysis.runs import FieldDifference, list_differences, read_runs
+from trainact.lab.recipes.arms import parse_arms
+from trainact.lab.recipes.recipe import Recipe, change_recipe, recipe_to_dict
 
 
 def test_differences_are_fields_with_both_values():
@@ -28,6 +30,58 @@ def test_standard_arms_differ_from_plain_in_nothing_else(arm):
     message = rf"{arm} and plain do not share a recipe at 3 epochs.*lr 0.01 \(plain: 0.08\)"
     with pytest.raises(TrActValueError, match=message):
         read_runs([plain, record])
+
+
+def make_arm_record(arm, accuracy=61, seed=0, **changes):
+    """Return the record of an arm with the fields that it sets, and some more."""
+    (parsed,) = parse_arms([arm], [0.1])
+    recipe = change_recipe(Recipe(), {**parsed.changes, "schedule.epochs": 3, "run.seed": seed})
+    tables = recipe_to_dict(change_recipe(recipe, changes))
+    return make_record(arm, 3, seed, accuracy, recipe=tables)
+
+
+ARMS = [
+    "tract-0.1",
+    "lr-0.1",
+    "eigen",
+    "eigen+tract-0.1+lr-0.1",
+    "eigen+frozen",
+    "mac",
+    "foof+lr-3",
+]
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_an_arm_differs_from_plain_only_in_what_its_name_says(arm):
+    plain = make_arm_record("plain", 60)
+    (_, run) = read_runs([plain, make_arm_record(arm)])
+    assert run.arm.name == arm
+    unnamed = {"model.start": "random"}
+    if "lr-" not in arm:
+        unnamed |= {"optimizer.first_layer_lr": 0.5}
+    if "eigen" in arm:
+        unnamed = {"model.start_signs": False, "optimizer.lr": 0.3}
+    for field, value in unnamed.items():
+        with pytest.raises(TrActValueError, match=f"do not share a recipe at 3 epochs.*{field}"):
+            read_runs([plain, make_arm_record(arm, **{field: value})])
+
+
+def test_records_from_before_a_field_are_compared_with_those_after_it():
+    """Old runs of plain and of the same arm, without the newer fields of the first layer."""
+    old = [make_arm_record("plain", 60), make_arm_record("tract-0.1", 62)]
+    for record in old:
+        for key in ("start", "start_scale", "start_signs", "start_images"):
+            del record["recipe"]["model"][key]
+        for key in ("first_layer_frozen", "first_layer_rule", "body", "muon_lr", "muon_momentum"):
+            del record["recipe"]["optimizer"][key]
+        for key in ("center", "relative", "moment_decay"):
+            del record["recipe"]["tract"][key]
+    new = [make_arm_record(arm, 63, seed) for arm in ("plain", "tract-0.1") for seed in (1,)]
+    found = answer([*old, *new, make_arm_record("eigen+frozen", 64)])
+    assert {d.arm.title: d.mean for d in found.differences} == {
+        "TrAct λ=0.1": pytest.approx(1.0),
+        "eigen start, frozen": pytest.approx(4.0),
+    }
 
 
 def test_other_arms_may_differ_from_plain_in_any_field():

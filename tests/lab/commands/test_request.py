@@ -13,7 +13,7 @@ COMMANDS = ("compare", "run", "tune")
 APPLY = {
     "compare": {"--data", "--epochs", "--seeds", "--arms", "--lam", "--jobs", "--out"},
     "run": set(OPTIONS) - {"--lam"},
-    "tune": {"--data", "--epochs", "--seeds", "--networks", "--jobs", "--out"},
+    "tune": {"--data", "--epochs", "--seeds", "--arms", "--networks", "--jobs", "--out"},
 }
 
 
@@ -70,6 +70,41 @@ def test_compare_takes_the_arms_of_the_command_line():
     assert {run.run.arm for run in experiment.plan()} == {"plain", "tract-0.3", "lr-3"}
 
 
+def test_compare_takes_arms_of_several_parts():
+    arms = "plain,eigen+tract,tract-0.2+random,eigen+frozen"
+    experiment = compare("photos", "--arms", arms, "--lam", "0.1,0.3")
+    assert [arm.name for arm in experiment.arms] == [
+        "plain", "eigen+tract-0.1", "eigen+tract-0.3", "random+tract-0.2", "eigen+frozen",
+    ]  # fmt: skip
+    plan = experiment.plan()
+    assert {(run.model.start, run.tract.enabled, run.tract.lam) for run in plan} == {
+        ("default", False, 0.1), ("eigen", True, 0.1), ("eigen", True, 0.3), ("random", True, 0.2),
+        ("eigen", False, 0.1),
+    }  # fmt: skip
+
+
+def test_run_takes_arms_that_the_recipe_does_not_have():
+    """Also at budgets that the recipe limits to some arms; its own arms keep their budgets."""
+    arms = "plain,eigen+tract-0.1,frozen+eigen,lr-0.3,tract"
+    words = ["cifar10-cpu-vit-adam", "--arms", arms, "--seeds", "0-1"]
+    plan = run(*words, "--epochs", "12").plan()
+    assert {one.schedule.epochs for one in plan} == {12}
+    names = ["plain", "eigen+tract-0.1", "eigen+frozen", "tract-0.1"]  # lr-0.3 is for 6 epochs
+    assert [one.run.arm for one in plan] == 2 * names
+    assert plan[2].optimizer.first_layer_frozen
+    both = run(*words).plan()
+    assert [one.run.arm for one in both if one.schedule.epochs == 6][:4] == [*names[:3], "lr-0.3"]
+    own = run("cifar10-cpu-vit-adam", "--epochs", "12", "--seeds", "0-1").plan()
+    assert [one for one in plan if one.run.arm == "plain"] == [
+        one for one in own if one.run.arm == "plain"
+    ]
+
+
+def test_a_field_may_be_set_that_only_other_arms_set():
+    experiment = run("cifar10-vit", "--arms", "plain", "tract.lam=3")
+    assert {one.tract.lam for one in experiment.plan()} == {3.0}
+
+
 def test_a_model_of_the_command_line_does_not_get_the_recipes_arguments():
     experiment = compare("photos", "--model", "lab:vgg11")
     assert experiment.recipe.model.arguments == {}
@@ -121,10 +156,11 @@ def test_an_option_that_does_not_apply_is_refused_with_a_reason(command, option,
         (["cifar10-vit", "optimizer.lrr=3"], "did you mean"),
         (["photos", "optimizer.lr=1", "optimizer.lr=2"], "set twice: to '1' and to '2'"),
         (["photos", "data.name=a", "--data", "b"], "data.name is set twice: to 'a' and to 'b'"),
-        (
-            ["photos", "--arms", "tract-9"],
-            "unknown arm of photos 'tract-9'; did you mean 'tract-0.1'?",
-        ),
+        (["photos", "--arms", "trct-0.1"], "unknown arm 'trct-0.1'; did you mean 'tract-0.1'"),
+        (["photos", "--arms", "eigen+frozen+tract-0.1"], "a frozen weight is not trained"),
+        (["photos", "--arms", "tract-0.1,tract-0.1"], "names an arm twice"),
+        (["photos", "--arms", "eigen,lr=3", "model.start=random"], "the arms eigen of photos set"),
+        (["transfer-cars", "--arms", "eigen"], "use 'trainact run transfer-cars'"),
         (["photos", "--networks", "vgg11"], "photos has one network; set model.name"),
         (["cifar100-table", "--networks", "vgg12"], "unknown network of cifar100-table 'vgg12'"),
         (["cifar100-table", "--epochs", "100"], r"give schedule.milestones=\[...\] too"),
@@ -145,7 +181,7 @@ def test_what_does_not_apply_to_a_recipe_is_refused(words, message):
         (["--lr", "1", "optimizer.lr=2"], "optimizer.lr is set twice: to 1.0 and to '2'"),
         (["--recipe", "cifar100-table"], "has milestones for 200, 133 epochs and not for 1"),
         (["--recipe", "transfer-cars"], "use 'trainact run transfer-cars'"),
-        (["--arms", "tract-0.1"], "there is no arm 'tract-0.1'"),
+        (["--arms", "tract-x"], "unknown arm 'tract-x'; did you mean 'tract'"),
         (["--lam", "0"], "--lam takes positive numbers"),
     ],
 )

@@ -4,9 +4,11 @@ import json
 
 import pytest
 
+from comparison_records import make_record, make_study
 from lab_helpers import HERE, make_quick
-from result_folders import find_records, write_study, write_tuning
+from result_folders import find_records, write_record, write_study, write_tuning
 from trainact.errors import TrActValueError
+from trainact.lab.commands import tune as tune_module
 from trainact.lab.commands.cli import main
 from trainact.lab.commands.report import read_report
 from trainact.lab.recipes.experiment import find_experiment, make_experiment
@@ -98,6 +100,83 @@ def test_rates_are_of_a_budget_and_a_factor_is_an_arm():
         (2, "plain", 0.3), (2, "tract-0.1", 0.3), (2, "lr-3", 0.3),
         (4, "plain", 0.1), (4, "tract-0.1", 0.1),
     ]  # fmt: skip
+
+
+def test_the_factor_of_an_arm_is_tuned_by_itself(recipe, tmp_path, monkeypatch, capsys):
+    """At the recipe's general rate, in the arm, into a file of its own."""
+    monkeypatch.setattr(tune_module, "FACTORS", (0.1, 3.0, 1e30))
+    out = tmp_path / "out"
+    words = ["tune", str(recipe), "--out", str(out), "--arms", "tract-0.1+random"]
+    assert main(words) == 0
+    output = capsys.readouterr().out
+    file = out / "quick" / "tuning" / "tuning-random+tract-0.1.json"
+    tuning = json.loads(file.read_text())
+    assert tuning["arm"] == "random+tract-0.1"
+    assert {row["field"] for row in tuning["tried"]} == {"optimizer.first_layer_lr"}
+    chosen = {budget: row["optimizer.first_layer_lr"] for budget, row in tuning["chosen"].items()}
+    assert set(chosen.values()) <= {0.1, 3.0}
+    for budget, factor in chosen.items():
+        arm = f"random+tract-0.1+lr-{factor:g}"
+        assert f"trainact run {recipe} --epochs {budget} --arms {arm}\n" in output
+    runs = find_records(out)
+    assert len(runs) == 2 * 3
+    assert {(r["budget"], r["recipe"]["optimizer"]["lr"]) for r in runs} == {(1, 0.08), (2, 0.5)}
+    for run in runs:
+        assert run["recipe"]["tract"]["enabled"]
+        assert run["recipe"]["model"]["start"] == "random"
+        assert run["recipe"]["data"]["evaluate_on"] == "held-out"
+    assert main(["run", str(recipe), "--tuned", str(file), "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 * 3
+    assert sum("random+tract-0.1+lr-" in line for line in lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("arm", "message"),
+    [
+        ("eigen+frozen", "frozen and lr-0.01 cannot be parts of one arm"),
+        ("lr-3", "lr-3 and lr-0.01 cannot be parts of one arm"),
+        ("mine", "mine is an arm of quick's file; tune arms that are made of parts"),
+    ],
+)
+def test_an_arm_without_a_factor_of_its_own_is_not_tuned(recipe, tmp_path, arm, message, capsys):
+    extra = '[experiment.extra_arms.mine]\n"optimizer.momentum" = 0.5\n\n[experiment.grid]'
+    recipe.write_text(RECIPE.replace("[experiment.grid]", extra))
+    assert main(["tune", str(recipe), "--out", str(tmp_path / "out"), "--arms", arm]) == 2
+    assert message in capsys.readouterr().err
+    factor = ["optimizer.first_layer_lr=3", "--arms", "eigen"]
+    assert main(["tune", str(recipe), "--out", str(tmp_path / "out"), *factor]) == 2
+    assert "optimizer.first_layer_lr is tuned by quick; do not set it" in capsys.readouterr().err
+
+
+def test_a_page_lists_the_values_tried_in_each_arm(tmp_path):
+    experiment = tmp_path / "cifar10-cpu-vit-adam"
+    arms = ("plain", "tract-0.1", "eigen", "foof+lr-0.3")
+    for record in make_study(arms=("plain", "tract-0.1"), budgets=(12,), seeds=(0, 1)):
+        write_record(experiment, record)
+    for arm in arms[2:]:
+        for seed in (0, 1):
+            write_record(experiment, make_record(arm, 12, seed, 60))
+    tuning = write_tuning(experiment, budgets=(12,))
+    field = "optimizer.first_layer_lr"
+    tuning |= {"arm": "foof", "chosen": {"12": {field: 0.08}}}
+    tuning["tried"] = [row | {"field": field} for row in tuning["tried"]]
+    (experiment / "tuning" / "tuning-foof.json").write_text(json.dumps(tuning))
+    (page,) = read_report([tmp_path]).pages
+    (chapter,) = [c for c in page.chapters if c.id == ChapterId.TUNING]
+    assert [grid.caption.partition(",")[0] for grid in chapter.grids] == [
+        "Values tried in plain training", "Values tried in foof",
+    ]  # fmt: skip
+    (commands,) = [c.command for c in page.chapters if c.id == ChapterId.REPRODUCE]
+    assert commands.splitlines() == [
+        "trainact tune cifar10-cpu-vit-adam",
+        "trainact tune cifar10-cpu-vit-adam --arms foof",
+        "trainact run cifar10-cpu-vit-adam",
+        "trainact run cifar10-cpu-vit-adam --epochs 12 --seeds 0,1 --arms eigen,foof+lr-0.3",
+    ]
+    assert main(["collect", str(experiment), "--into", str(tmp_path / "collected")]) == 0
+    (again,) = read_report([tmp_path / "collected"]).pages
+    assert again.study.arm_tunings == page.study.arm_tunings == [tuning]
 
 
 def test_what_was_tuned_must_be_what_is_run(tmp_path):

@@ -1,4 +1,4 @@
-"""Models of a recipe: functions of the user's own modules, and the hash of weights."""
+"""Models of a recipe: functions of the user's own modules, hashes, and TrAct."""
 
 import sys
 
@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from trainact.errors import TrActValueError
-from trainact.lab.models.build import build_model, hash_weights
-from trainact.lab.recipes.recipe import ModelFields
+from trainact.lab.models import build
+from trainact.lab.models.build import add_tract, build_model, hash_weights
+from trainact.lab.recipes.recipe import ModelFields, TractFields
 
 
 def test_a_module_in_the_working_directory_is_found_and_the_path_restored(tmp_path, monkeypatch):
@@ -42,3 +43,29 @@ def test_the_hash_of_weights_depends_on_names_and_values():
     with torch.no_grad():
         layer.bias[0] += 1
     assert len(hashes | {hash_weights(layer)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, [(["a", "b"], {})]),
+        ({"relative": True}, [(["a", "b"], {"relative": True})]),
+        ({"moment_decay": 0.9}, [(["a", "b"], {"moment_decay": 0.9})]),
+        ({"center": True}, [(["a"], {"center": True}), (["b"], {"center": "batchnorm"})]),
+    ],
+)
+def test_options_of_tract_are_passed_only_if_they_are_set(monkeypatch, fields, expected):
+    """A layer without a trained bias is centered as before a batch norm."""
+    model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
+    model["b"].bias.requires_grad_(False)
+    calls = []
+
+    def apply(network, lam, *, layers, moment_dtype, sync, **options):
+        assert (network, lam, moment_dtype, sync) == (model, 0.1, None, False)
+        calls.append((layers, options))
+
+    monkeypatch.setattr(build, "apply_tract", apply)
+    add_tract(model, ["a", "b"], TractFields(**fields))
+    assert calls == expected
+    add_tract(model, ["a", "b"], TractFields(**fields, enabled=False))
+    assert calls == expected

@@ -12,6 +12,7 @@ from trainact.lab.recipes.recipe import (
     TABLES,
     Recipe,
     change_recipe,
+    fill_later_fields,
     identify,
     make_recipe,
     read_recipe,
@@ -106,6 +107,24 @@ RESULTS = Path(__file__).parents[3] / "results"
             {"schedule": {"name": "triangle", "warmup_epochs": 1.0}},
             "set schedule.warmup_epochs=0",
         ),
+        ({"tract": {"moment_decay": 1.0}}, "tract.moment_decay is a decay in [0, 1); got 1.0"),
+        ({"model": {"start_images": 0}}, "model.start_images must be positive; got 0"),
+        ({"model": {"start": "zero"}}, "must be one of default, eigen, random; got 'zero'"),
+        (
+            {"optimizer": {"first_layer_frozen": True}},
+            "optimizer.first_layer_frozen leaves 'TrAct' no weight to train; set it to false, or tr",
+        ),
+        (
+            {
+                "tract": {"enabled": False},
+                "optimizer": {
+                    "name": "adam",
+                    "first_layer_frozen": True,
+                    "first_layer_name": "sgd",
+                },
+            },
+            "optimizer.first_layer_frozen leaves 'sgd' no weight to train",
+        ),
     ],
 )
 def test_a_wrong_recipe_says_what_came_and_what_is_accepted(tables, message):
@@ -123,9 +142,11 @@ def test_every_field_can_be_set_by_its_dotted_name_and_comes_back_from_a_file(tm
         "data.crop_fill": "reflect", "data.interpolation": "bicubic",
         "schedule.cosine_over": "run", "optimizer.loss": "cross-entropy",
         "data.flip_order": "alternating", "optimizer.reduction": "sum", "optimizer.units": "step",
-        "optimizer.lookahead_decay": "0.5", "model.start": "eigen", "model.start_scale": "unit",
-        "optimizer.body": "muon", "optimizer.first_layer_rule": "none", "optimizer.muon_momentum": "0.5",
+        "optimizer.lookahead_decay": "0.5",
         "data.std": "[0.3, 0.4]", "tract.layers": "a.b,c", "schedule.milestones": "3,4.5",
+        "model.start": "eigen", "model.start_scale": "unit", "tract.moment_decay": "0.9",
+        "optimizer.first_layer_frozen": "false", "optimizer.first_layer_rule": "none",
+        "optimizer.body": "muon", "optimizer.muon_momentum": "0.9",
     }  # fmt: skip
     changes = {}
     for table, cls in TABLES.items():
@@ -147,7 +168,8 @@ def test_every_field_can_be_set_by_its_dotted_name_and_comes_back_from_a_file(tm
         if before[table][key] == after[table][key]
     ]  # fmt: skip
     assert unchanged == [
-        "data.evaluate_on", "optimizer.units", "optimizer.first_layer_rule", "optimizer.loss",
+        "data.evaluate_on", "optimizer.units", "optimizer.first_layer_frozen",
+        "optimizer.first_layer_rule", "optimizer.loss",
     ]  # fmt: skip
     assert recipe.tract.layers == ("a.b", "c")
     assert recipe.data.std == (0.3, 0.4)
@@ -191,6 +213,18 @@ def test_fields_that_came_later_do_not_change_the_identity_of_runs_before_them()
              "optimizer.norm_bias_lr": 64.0, "optimizer.first_layer_bias_epochs": 3}  # fmt: skip
     for name, value in later.items():
         assert identify(change_recipe(Recipe(), {name: value})) != "1375dba54e"
+
+
+def test_a_record_that_lacks_later_fields_has_their_defaults():
+    tables = recipe_to_dict(change_recipe(Recipe(), {"model.start": "eigen"}))
+    assert fill_later_fields(tables) == tables
+    old = {table: dict(row) for table, row in tables.items()}
+    del old["tract"]["center"], old["optimizer"]["first_layer_frozen"], old["schedule"]
+    filled = fill_later_fields(old)
+    assert filled["tract"]["center"] is filled["optimizer"]["first_layer_frozen"] is False
+    assert filled["schedule"]["cosine_over"] == "rest"
+    assert filled["model"]["start"] == "eigen"
+    assert "center" not in old["tract"]
 
 
 def test_the_committed_records_keep_their_recipe_ids():

@@ -25,6 +25,7 @@ UNEVEN = {"data__train_images": 328, "run__accumulation": 2}
 SAME = {
     "plain": {"tract__enabled": False, "run__device": "auto"},
     "tract": {"tract__sync": True},
+    "eigen": {"tract__sync": True, "model__start": "eigen", "run__ema": 0.9},
     "uneven": {"tract__sync": True, **UNEVEN},
 }
 SAME["stream"] = {
@@ -64,6 +65,8 @@ def test_two_ranks_agree_with_one(folder, tmp_path, name):
     one, two = train(recipe, tmp_path, lambda event: None), read(folder, recipe)
     assert (one["environment"]["ranks"], two["environment"]["ranks"]) == (1, 2)
     assert one["order"] == two["order"]
+    assert one["model"]["trained_from"] == two["model"]["trained_from"]
+    assert (one["model"]["trained_from"] == one["model"]["initial_weights"]) == (name != "eigen")
     for a, b in zip(one["epochs"], two["epochs"], strict=True):
         assert a["train_seen"] == b["train_seen"]
         assert a["test_seen"] == b["test_seen"]

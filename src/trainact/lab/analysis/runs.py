@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from trainact.errors import TrActValueError
 from trainact.lab.metric import read_metric, read_percent
 from trainact.lab.recipes.arms import BASELINE, Arm, arm_of_recipe
-from trainact.lab.recipes.recipe import FIELDS_WITHOUT_EFFECT
+from trainact.lab.recipes.recipe import FIELDS_WITHOUT_EFFECT, fill_later_fields
 from trainact.lab.records.record import FORMAT, Record
 from trainact.lab.text import count_epochs
 
@@ -19,8 +19,11 @@ __all__ = ["FieldDifference", "FinishedRun", "check_pair", "list_differences", "
 
 FREE_FIELDS = FIELDS_WITHOUT_EFFECT | {"run.seed", "run.device"}
 """Recipe fields that may differ between the seeds of one arm at one budget."""
-ARM_FIELDS = {"tract", "optimizer.first_layer_lr", "model.pretraining", "model.weights"}
-"""Recipe tables and fields in which the standard arms may differ from plain."""
+ARM_FIELDS = {
+    *("tract.lam", "tract.layers", "tract.sync", "tract.moment"),
+    *("model.pretraining", "model.weights"),
+}
+"""Recipe fields in which any standard arm may differ from plain, besides those it names."""
 
 
 class FieldDifference(NamedTuple):
@@ -137,8 +140,11 @@ def check_pair(one: FinishedRun, other: FinishedRun) -> None:
 
 
 def list_differences(one: Record, other: Record) -> list[FieldDifference]:
-    """Return the recipe fields in which two records differ, except those free for every run."""
-    mine, yours = _flatten(one["recipe"]), _flatten(other["recipe"])
+    """Return the recipe fields in which two records differ, except those free for every run.
+
+    Fields that were added after a record was written have their defaults in it.
+    """
+    mine, yours = (_flatten(fill_later_fields(record["recipe"])) for record in (one, other))
     return [
         FieldDifference(name, mine.get(name), yours.get(name))
         for name in sorted(mine.keys() | yours.keys())
@@ -161,18 +167,19 @@ def _check_recipes(records: Sequence[Record]) -> None:
 
 
 def _check_arms(records: Sequence[Record]) -> None:
-    """Check that the standard arms differ from plain only in ``ARM_FIELDS``."""
+    """Check that the standard arms differ from plain only in what they name and ``ARM_FIELDS``."""
     plain = {record["budget"]: record for record in records if record["arm"] == BASELINE}
     for record in records:
-        if record["budget"] not in plain or _read_arm(record).kind == "other":
+        arm = _read_arm(record)
+        if record["budget"] not in plain or arm.kind == "other":
             continue
         found = list_differences(record, plain[record["budget"]])
-        differing = [d.describe(BASELINE) for d in found if not d.is_in(ARM_FIELDS)]
+        differing = [d.describe(BASELINE) for d in found if not d.is_in(ARM_FIELDS | arm.claims)]
         if differing:
             raise TrActValueError(
                 f"{record['arm']} and plain do not share a recipe at "
-                f"{count_epochs(record['budget'])}, so their difference is not an effect of TrAct. "
-                f"{record['arm']} has {', '.join(differing)}. Train both with the same recipe."
+                f"{count_epochs(record['budget'])}, so their difference is not an effect of the "
+                f"arm. {record['arm']} has {', '.join(differing)}. Train both with the same recipe."
             )
 
 

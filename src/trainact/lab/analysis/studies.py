@@ -27,6 +27,7 @@ class Study:
     records: list[Record] = field(default_factory=list)  # of runs that ended, also by diverging
     interrupted: list[str] = field(default_factory=list)  # runs without a record
     tuning: dict[str, Any] | None = None  # what ``trainact tune`` wrote
+    arm_tunings: list[dict[str, Any]] = field(default_factory=list)  # with ``--arms``
 
     @property
     def key(self) -> str:
@@ -61,9 +62,14 @@ def find_studies(roots: Sequence[Path]) -> tuple[list[Study], list[Damage]]:
                 study.records.append(run.record)
     for folder, path in find_tunings(roots):
         try:
-            _open(studies, folder, "full").tuning = read_full_tuning(path)
+            tuning, study = read_full_tuning(path), _open(studies, folder, "full")
         except TrActValueError as error:
             damages.append(Damage(path, str(error)))
+            continue
+        if "arm" not in tuning:
+            study.tuning = tuning
+        elif tuning not in study.arm_tunings:
+            study.arm_tunings.append(tuning)
     if not studies and not damages:
         raise TrActValueError(
             f"there is no record of a run below {', '.join(map(str, roots))}; trainact run and "
@@ -91,7 +97,7 @@ def separate_damaged(runs: Iterable[FoundRun]) -> tuple[list[FoundRun], list[Dam
 
 
 def read_full_tuning(path: Path) -> dict[str, Any]:
-    """Return the content of ``tuning.json``, including all values that were tried.
+    """Return the content of a tuning's file, including all values that were tried.
 
     Raises:
         TrActValueError: the file cannot be read, or was not written by ``trainact tune``.

@@ -107,9 +107,9 @@ def _gather(roots: Sequence[Path], into: Path) -> _Found:
             except TrActValueError as error:
                 found.damages.append(str(error))
                 continue
-            target, content = _mirror(folder, root, into) / TUNING, path.read_bytes()
+            target, content = _mirror(folder, root, into) / path.name, path.read_bytes()
             if found.tunings.setdefault(target, content) != content:
-                raise TrActValueError(f"{path} is a second, different {TUNING} for {target}.")
+                raise TrActValueError(f"{path} is a second, different {path.name} for {target}.")
     if not found.records and not found.tunings:
         problems = "".join(f"\n{problem}" for problem in found.damages)
         raise TrActValueError(

@@ -64,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--seeds": {"default": "0-2",
                         "help": "seeds, such as 0-4 or 0,1,2 (default: %(default)s)"},
             "--arms": {"default": "plain,tract",
-                       "help": "plain, tract, lr (first-layer learning rate times 1/λ) or "
-                       "lr=FACTOR (default: %(default)s)"},
+                       "help": "arms such as plain, tract, lr=3, eigen+tract, eigen+frozen; see "
+                       "docs/lab.md (default: %(default)s)"},
             "--lam": {"default": f"{DEFAULT_LAM:g}"},
             "--out": {"default": Path("trainact-compare")},
         },

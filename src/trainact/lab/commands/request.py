@@ -8,7 +8,7 @@ from typing import Any
 
 from trainact.errors import TrActValueError
 from trainact.lab.data.sources import DETECTION, PLACED
-from trainact.lab.recipes.arms import parse_arms
+from trainact.lab.recipes.arms import Arm, parse_arms
 from trainact.lab.recipes.experiment import Experiment, find_experiments, name_network
 from trainact.lab.recipes.recipe import change_recipe
 from trainact.lab.recipes.tuning import read_tuning, use_tuning
@@ -22,7 +22,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
                "files or shards, or a hub id"},
     "--epochs": {"metavar": "N[,N...]", "help": "budgets (default: the recipe's)"},
     "--seeds": {"metavar": "SEEDS", "help": "seeds, such as 0-4 or 0,1,2 (default: the recipe's)"},
-    "--arms": {"metavar": "NAME[,NAME...]", "help": "arms (default: all arms of the recipe)"},
+    "--arms": {"metavar": "NAME[,NAME...]", "help": "arms of the recipe (default: all), or others "
+               "such as eigen+tract-0.1"},
     "--lam": {"metavar": "λ[,λ...]", "help": "λ of TrAct; each is an arm (default: %(default)s)"},
     "--networks": {"metavar": "NAME[,NAME...]",
                    "help": "networks, for a recipe with several (default: all)"},
@@ -116,6 +117,8 @@ def _read_experiment(
         experiment = _choose_budgets(experiment, budgets, changes)
     if arguments.tuned:
         experiment = use_tuning(experiment, read_tuning(arguments.tuned))
+    if arguments.arms and not arguments.lam:
+        experiment = _choose_arms(experiment, arguments.arms.split(","), changes)
     experiment = _change_fields(experiment, changes)
     if arguments.smoke:
         experiment = shrink(experiment, changes)
@@ -123,8 +126,6 @@ def _read_experiment(
     if arguments.seeds:
         seeds = parse_whole_numbers(arguments.seeds, "--seeds")
         experiment = dataclasses.replace(experiment, seeds=seeds)
-    if arguments.arms and not arguments.lam:
-        experiment = _choose_arms(experiment, arguments.arms.split(","))
     return experiment
 
 
@@ -138,12 +139,7 @@ def _replace_arms(
     experiment: Experiment, names: Sequence[str], lams: Sequence[float], changes: Mapping[str, Any]
 ) -> Experiment:
     """Return the experiment with arms that the command line defines instead of the recipe's."""
-    if experiment.pretraining and "model.weights" not in changes:
-        raise TrActValueError(
-            f"the arms of {experiment.name} start from pre-trained weights, those of --arms do "
-            f"not; use 'trainact run {experiment.name}', or give model.weights=FILE."
-        )
-    arms = tuple(parse_arms(names, lams))
+    arms = tuple(_define_arms(experiment, names, lams, changes))
     return dataclasses.replace(experiment, arms=arms, arms_at={}, against={})
 
 
@@ -183,10 +179,40 @@ def _change_fields(experiment: Experiment, changes: Mapping[str, Any]) -> Experi
     return dataclasses.replace(experiment, recipe=recipe, changes=own)
 
 
-def _choose_arms(experiment: Experiment, names: Sequence[str]) -> Experiment:
+def _choose_arms(
+    experiment: Experiment, names: Sequence[str], changes: Mapping[str, Any]
+) -> Experiment:
+    """Return the experiment with some of its arms, or with others, which run at every budget.
+
+    ``changes`` are the recipe fields that the command line sets.
+    """
     known = {arm.name: arm for arm in experiment.arms}
-    check_known(names, known, f"arm of {experiment.name}")
-    return dataclasses.replace(experiment, arms=tuple(known[name] for name in names))
+    lams = [experiment.recipe.tract.lam]
+    chosen: list[Arm] = []
+    for name in names:
+        if name in known:
+            chosen.append(known[name])
+        else:
+            chosen += _define_arms(experiment, [name], lams, changes)
+    added = [arm.name for arm in chosen if arm.name not in known]
+    arms_at = {budget: (*there, *added) for budget, there in experiment.arms_at.items()}
+    arms = {arm.name: arm for arm in chosen}
+    if len(arms) < len(chosen):
+        raise TrActValueError(f"--arms {','.join(names)} names an arm twice.")
+    return dataclasses.replace(experiment, arms=tuple(arms.values()), arms_at=arms_at)
+
+
+def _define_arms(
+    experiment: Experiment, names: Sequence[str], lams: Sequence[float], changes: Mapping[str, Any]
+) -> list[Arm]:
+    """Return arms that are not the recipe's own."""
+    arms = parse_arms(names, lams, [arm.name for arm in experiment.arms])
+    if experiment.pretraining and "model.weights" not in changes:
+        raise TrActValueError(
+            f"the arms of {experiment.name} start from pre-trained weights, those of --arms do "
+            f"not; use 'trainact run {experiment.name}', or give model.weights=FILE."
+        )
+    return arms
 
 
 def _choose_networks(experiment: Experiment, names: Sequence[str]) -> Experiment:

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("recipe", help="name of a recipe or of a family of recipes (such as cifar10-cpu), or a "
         ".toml file (such as the recipe.toml of a run)")  # fmt: skip
-    refused = {"--lam": "the recipe defines the arms; choose among them with --arms"}
+    refused = {"--lam": "name arms with --arms, such as tract-0.2"}
     add_experiment_options(parser, refused=refused)
     add("--shard", metavar="I/N", help="do the I-th of N parts of the runs, for job arrays")
     add("--on", choices=["here", "ray"], default="here",

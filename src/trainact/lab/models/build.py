@@ -76,15 +76,30 @@ def build_model(fields: ModelFields, num_classes: int, channels: int, image_size
 
 
 def add_tract(network: nn.Module, names: list[str], fields: TractFields) -> None:
-    """Add TrAct to the named layers, if the recipe enables it."""
-    if fields.enabled:
-        apply_tract(
-            network,
-            fields.lam,
-            layers=names,
-            moment_dtype=torch.float64 if fields.moment == "float64" else None,
-            sync=fields.sync,
-        )
+    """Add TrAct to the named layers, if the recipe enables it.
+
+    With ``tract.center``, layers without a trained bias are centered as is right before a batch
+    norm.
+    """
+    if not fields.enabled:
+        return
+    options: dict[str, Any] = {
+        "moment_dtype": torch.float64 if fields.moment == "float64" else None,
+        "sync": fields.sync,
+    }
+    if fields.relative:
+        options["relative"] = True
+    if fields.moment_decay:
+        options["moment_decay"] = fields.moment_decay
+    if not fields.center:
+        apply_tract(network, fields.lam, layers=names, **options)
+        return
+    biased = [name for name in names if _has_trained_bias(network.get_submodule(name))]
+    others = [name for name in names if name not in biased]
+    for chosen, center in ((biased, True), (others, "batchnorm")):
+        if chosen:
+            options["center"] = center
+            apply_tract(network, fields.lam, layers=chosen, **options)
 
 
 def load_initial_weights(recipe: Recipe, network: nn.Module) -> LoadedWeights | None:
@@ -105,6 +120,11 @@ def hash_weights(network: nn.Module) -> str:
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def _has_trained_bias(layer: nn.Module) -> bool:
+    bias = getattr(layer, "bias", None)
+    return isinstance(bias, nn.Parameter) and bias.requires_grad
 
 
 def _resolve(reference: str) -> tuple[str, str]:

@@ -1,27 +1,62 @@
 """Arms of a comparison: each is the same recipe with a few fields changed."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from trainact.errors import TrActValueError
+from trainact.lab.recipes.parts import (
+    FIRST_LAYER_LR,
+    LAM,
+    PARTS,
+    PER_LAM,
+    TRACT,
+    Part,
+    add_implied,
+    check_parts,
+    find_parts,
+    make_rate_part,
+    rank,
+    read_part,
+    split_name,
+)
+from trainact.lab.recipes.recipe import TABLES
 from trainact.options import DEFAULT_LAM
 
 __all__ = [
     "BASELINE",
-    "FIRST_LAYER_LR",
     "PLAIN",
     "Arm",
     "arm_of_recipe",
+    "combine",
     "make_arm",
     "make_lr_arm",
     "parse_arms",
 ]
 
 BASELINE = "plain"
-TRACT, LAM, FIRST_LAYER_LR = "tract.enabled", "tract.lam", "optimizer.first_layer_lr"
-Kind = Literal["plain", "tract", "lr", "other"]
-"""A standard arm, or ``other`` for an arm that a recipe file defines."""
+Kind = Literal["plain", "tract", "lr", "rival", "other"]
+"""Plain, TrAct alone, a first-layer learning rate alone, any other combination of parts, or an arm
+that a recipe file defines."""
+FIELDS = {
+    "tract": TRACT,
+    "lam": LAM,
+    "center": "tract.center",
+    "relative": "tract.relative",
+    "start": "model.start",
+    "frozen": "optimizer.first_layer_frozen",
+    "rule": "optimizer.first_layer_rule",
+    "stem": "optimizer.first_layer_name",
+    "body": "optimizer.body",
+    "first_layer_lr": FIRST_LAYER_LR,
+}
+"""Attributes of an arm, and the fields that they set; they include those of all parts."""
+DEFAULTS: dict[str, Any] = {
+    dotted: getattr(TABLES[table](), key)
+    for dotted in FIELDS.values()
+    for table, _, key in [dotted.partition(".")]
+}
 
 
 @dataclass(frozen=True)
@@ -31,111 +66,150 @@ class Arm:
     name: str  # in records, run folders and on the command line
     title: str = field(compare=False)  # on pages
     kind: Kind = field(compare=False)
+    parts: tuple[Part, ...] = field(default=(), compare=False)  # none for the kind ``other``
     tract: bool | None = field(default=None, compare=False)
     lam: float | None = field(default=None, compare=False)  # λ in the paper
+    center: bool | None = field(default=None, compare=False)
+    relative: bool | None = field(default=None, compare=False)
+    start: str | None = field(default=None, compare=False)  # of the first layer
+    frozen: bool | None = field(default=None, compare=False)
+    rule: str | None = field(default=None, compare=False)  # for the first layer's gradient
+    stem: str | None = field(default=None, compare=False)  # the first layer's optimizer
+    body: str | None = field(default=None, compare=False)  # optimizer of hidden matrices
     first_layer_lr: float | None = field(default=None, compare=False)  # learning-rate multiplier
     others: dict[str, Any] = field(default_factory=dict, compare=False)  # by dotted name
 
     @property
     def changes(self) -> dict[str, Any]:
         """Return all fields that the arm sets, by dotted name."""
-        typed = {TRACT: self.tract, LAM: self.lam, FIRST_LAYER_LR: self.first_layer_lr}
+        typed = {dotted: getattr(self, name) for name, dotted in FIELDS.items()}
         return {key: value for key, value in typed.items() if value is not None} | self.others
 
+    def without_changes(self) -> "Arm":
+        """Return the arm for a recipe that has its fields already."""
+        unset: dict[str, Any] = dict.fromkeys(FIELDS)
+        return dataclasses.replace(self, **unset, others={})
+
     @property
-    def sort_key(self) -> tuple[int, float, str]:
-        """Order arms: plain, TrAct by λ, first-layer learning rates, then the others by name."""
-        numbers = {"tract": self.lam, "lr": self.first_layer_lr}
-        return get_args(Kind).index(self.kind), numbers.get(self.kind) or 0.0, self.name
+    def claims(self) -> set[str]:
+        """Return the fields, by dotted name, that the arm's name says it sets."""
+        return {TRACT, *(dotted for part in self.parts for dotted in part.changes)}
+
+    @property
+    def sort_key(self) -> tuple[int, tuple[int, ...], tuple[float, ...], str]:
+        """Order arms: plain, TrAct by λ, first-layer learning rates, rivals, the others by name."""
+        families = {part.family for part in self.parts}
+        lam = self.lam if "tract" in families else None
+        factor = self.first_layer_lr if "lr" in families else None
+        ranks = tuple(map(rank, self.parts)) if self.kind == "rival" else ()
+        numbers = (lam or 0.0, factor or 0.0)
+        return get_args(Kind).index(self.kind), ranks, numbers, self.name
 
 
 def make_arm(name: str, changes: Mapping[str, Any]) -> Arm:
     """Return the arm that sets ``changes``, fields by dotted name.
 
-    It is a standard arm if its name is the one that ``parse_arms`` gives to these fields.
+    It is a standard arm if its name is made of parts and the changes are what they set.
 
     >>> make_arm("tract-0.1", {"tract.enabled": True, "tract.lam": 0.1}).title
     'TrAct λ=0.1'
     """
     others = dict(changes)
-    tract, lam, factor = (others.pop(key, None) for key in (TRACT, LAM, FIRST_LAYER_LR))
+    typed: dict[str, Any] = {key: others.pop(dotted, None) for key, dotted in FIELDS.items()}
+    parts = tuple(find_parts(name, changes))
+    slots = [part.slot for part in parts]
+    kinds: dict[str, Kind] = {"plain": "plain", "lam": "tract", "rate": "lr"}
     kind: Kind = "other"
-    title = name
-    if tract and lam is not None and name == f"tract-{lam:g}":
-        kind, title = "tract", f"TrAct λ={lam:g}"
-    elif tract and name == "tract":
-        kind = "tract"
-    elif tract is False and name == BASELINE:
-        kind = "plain"
-    elif tract is False and factor is not None and name == f"lr-{factor:g}":
-        kind, title = "lr", f"plain, first-layer lr ×{factor:g}"
-    return Arm(name, title, kind, tract, lam, factor, others)
+    if parts:
+        kind = kinds.get(slots[0], "rival") if len(slots) == 1 else "rival"
+    title = ", ".join(part.title for part in parts) or name
+    if kind == "lr":
+        title = f"plain, {title}"
+    return Arm(name, title, kind, parts, **typed, others=others)
 
 
 PLAIN = make_arm(BASELINE, {TRACT: False})
 """Plain training, the arm that all others are compared with."""
 
 
-def make_lr_arm(factor: float) -> Arm:
-    """Return plain training with the first layer's learning rate multiplied by ``factor``."""
-    return make_arm(f"lr-{factor:g}", {TRACT: False, FIRST_LAYER_LR: factor})
+def combine(parts: Sequence[Part]) -> Arm:
+    """Return the arm of some parts, given in any order; without a part of TrAct it is off.
+
+    >>> combine([read_part("tract-0.1", 0.1), read_part("eigen", 0.1)]).name
+    'eigen+tract-0.1'
+
+    Raises:
+        TrActValueError: two parts contradict each other.
+    """
+    check_parts(parts)
+    implied = add_implied(parts)
+    changes: dict[str, Any] = {TRACT: False}
+    for part in implied:
+        changes |= part.changes
+    variant = any(part.slot == "variant" for part in implied)
+    unnamed = "lam" if variant and changes[LAM] == DEFAULT_LAM else ""
+    name = "+".join(part.name for part in implied if part.slot != unnamed)
+    return make_arm(name, changes)
+
+
+def make_lr_arm(factor: float, arm: Arm = PLAIN) -> Arm:
+    """Return an arm with the first layer's learning rate multiplied by ``factor``.
+
+    >>> make_lr_arm(3).name
+    'lr-3'
+
+    Raises:
+        TrActValueError: the arm is frozen, or has such a factor already.
+    """
+    return combine([*(part for part in arm.parts if part.slot != "plain"), make_rate_part(factor)])
 
 
 def arm_of_recipe(name: str, tables: Mapping[str, Any]) -> Arm:
     """Return the arm of a run from its name and its recipe's tables, as a record holds them.
 
-    >>> arm_of_recipe("lr-10", {"tract": {"enabled": False}, "optimizer": {"first_layer_lr": 10}})
-    Arm(name='lr-10', title='plain, first-layer lr ×10', kind='lr', tract=False, lam=0.1, \
-first_layer_lr=10, others={})
+    Fields that an older record lacks have their defaults.
+
+    >>> tables = {"tract": {"enabled": False}, "optimizer": {"first_layer_lr": 10}}
+    >>> arm = arm_of_recipe("lr-10", tables)
+    >>> arm.kind, arm.title, arm.start
+    ('lr', 'plain, first-layer lr ×10', 'default')
     """
-    tract, optimizer = tables.get("tract", {}), tables.get("optimizer", {})
-    fields = {
-        TRACT: tract.get("enabled", True),
-        LAM: tract.get("lam", DEFAULT_LAM),
-        FIRST_LAYER_LR: optimizer.get("first_layer_lr", 1.0),
-    }
+    fields = {}
+    for dotted in FIELDS.values():
+        table, _, key = dotted.partition(".")
+        fields[dotted] = tables.get(table, {}).get(key, DEFAULTS[dotted])
     return make_arm(name, fields)
 
 
-def parse_arms(names: Sequence[str], lams: Sequence[float]) -> list[Arm]:
-    """Return the arms that the command line or a recipe file names.
+def parse_arms(
+    names: Sequence[str], lams: Sequence[float], others: Sequence[str] = ()
+) -> list[Arm]:
+    """Return the arms that the command line or a recipe file names, made of `parts.PARTS`.
 
-    ``plain`` is TrAct off; ``tract`` is one arm for each λ; ``lr`` is plain with the first layer's
-    learning rate multiplied by 1/λ, for each λ; ``lr=F`` is plain with it multiplied by F.
+    ``tract`` gives one arm for each λ; so does ``lr``, with the first layer's learning rate
+    multiplied by 1/λ. ``lr=F`` is ``lr-F``. A message about an unknown name also suggests
+    ``others``.
 
     >>> [arm.name for arm in parse_arms(["plain", "tract", "lr=3"], [0.1, 0.2])]
     ['plain', 'tract-0.1', 'tract-0.2', 'lr-3']
+    >>> [arm.name for arm in parse_arms(["tract+eigen", "frozen+eigen"], [0.1])]
+    ['eigen+tract-0.1', 'eigen+frozen']
+
+    Raises:
+        TrActValueError: there is no such part, parts contradict each other, or an arm comes twice.
     """
-    arms = [arm for name in names for arm in _parse(name, lams)]
+    arms = [arm for name in names for arm in _parse(name, lams, others)]
     known = [arm.name for arm in arms]
     for name in known:
         if known.count(name) > 1:
             raise TrActValueError(f"the arm {name!r} is named twice.")
     if not arms:
-        raise TrActValueError("there is no arm to run; name plain, tract, lr or lr=FACTOR.")
+        shown = ", ".join(part.name for part in PARTS)
+        raise TrActValueError(f"there is no arm to run; name one or more of {shown}.")
     return arms
 
 
-def _parse(name: str, lams: Sequence[float]) -> list[Arm]:
-    kind, equals, factor = name.partition("=")
-    if kind == BASELINE and not equals:
-        return [PLAIN]
-    if kind == "tract" and not equals:
-        return [make_arm(f"tract-{lam:g}", {TRACT: True, LAM: lam}) for lam in lams]
-    if kind == "lr":
-        factors = [_read_factor(factor)] if equals else [1 / lam for lam in lams]
-        return [make_lr_arm(one) for one in factors]
-    raise TrActValueError(
-        f"there is no arm {name!r}; the arms are plain, tract (one for each --lam), lr (plain, the "
-        "first layer's learning rate times 1/λ) and lr=FACTOR."
-    )
-
-
-def _read_factor(text: str) -> float:
-    try:
-        factor = float(text)
-    except ValueError:
-        factor = 0.0
-    if not 0 < factor < float("inf"):
-        raise TrActValueError(f"lr=FACTOR takes a positive number; got {text!r}.")
-    return factor
+def _parse(name: str, lams: Sequence[float], others: Sequence[str]) -> list[Arm]:
+    words = split_name(name)
+    repeated = lams if set(words) & set(PER_LAM) else [DEFAULT_LAM]
+    return [combine([read_part(word, lam, others) for word in words]) for lam in repeated]

@@ -137,7 +137,7 @@ def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
             name=name,
             title=name,
             recipe=recipe,
-            arms=(dataclasses.replace(arm, tract=None, lam=None, first_layer_lr=None),),
+            arms=(arm.without_changes(),),
             budgets=(recipe.schedule.epochs,),
             seeds=(recipe.run.seed,),
         )

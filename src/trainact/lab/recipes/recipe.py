@@ -31,6 +31,7 @@ __all__ = [
     "ScheduleFields",
     "TractFields",
     "change_recipe",
+    "fill_later_fields",
     "identify",
     "make_recipe",
     "name_run",
@@ -311,6 +312,20 @@ def identify(recipe: Recipe) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
+def fill_later_fields(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe's tables with the defaults of the fields that older records lack.
+
+    >>> fill_later_fields({"tract": {"lam": 0.1}})["tract"]["center"]
+    False
+    """
+    filled = dict(tables)
+    for table, keys in FIELDS_ADDED_LATER.items():
+        defaults = TABLES[table]()
+        later = {key: getattr(defaults, key) for key in keys}
+        filled[table] = {**later, **tables.get(table, {})}
+    return filled
+
+
 def name_run(recipe: Recipe) -> str:
     """Return the name of a run in messages.
 
@@ -407,15 +422,19 @@ def _check_first_layer(tract: TractFields, optimizer: OptimizerFields) -> None:
         f"optimizer.first_layer_rule={rule!r} and optimizer.first_layer_name={own!r} are two rules "
         "for one gradient; set one of them.",
     )
-    trains = own if own in matrix_optimizers else rule
+    trains = "TrAct" if tract.enabled else rule if own == "same" else own
     _require(
-        not optimizer.first_layer_frozen or trains in ("none", "same"),
+        not optimizer.first_layer_frozen or trains == "none",
         f"optimizer.first_layer_frozen leaves {trains!r} no weight to train; set it to false, or "
-        "optimizer.first_layer_name=same and optimizer.first_layer_rule=none.",
+        "tract.enabled=false, optimizer.first_layer_name=same and optimizer.first_layer_rule=none.",
     )
     _require(
         optimizer.muon_momentum < 1,
         f"optimizer.muon_momentum is in [0, 1); got {optimizer.muon_momentum}.",
+    )
+    _require(
+        tract.moment_decay < 1,
+        f"tract.moment_decay is a decay in [0, 1); got {tract.moment_decay}.",
     )
 
 

@@ -1,4 +1,4 @@
-"""The file ``tuning.json`` of ``trainact tune``, and an experiment with the values it chose."""
+"""The files of ``trainact tune``, and an experiment with the values it chose."""
 
 import dataclasses
 import json
@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from trainact.errors import TrActValueError
-from trainact.lab.recipes.arms import FIRST_LAYER_LR, make_lr_arm
+from trainact.lab.recipes.arms import BASELINE, Arm, make_lr_arm, parse_arms
 from trainact.lab.recipes.experiment import Experiment
+from trainact.lab.recipes.parts import FIRST_LAYER_LR
 from trainact.lab.text import count
 
 __all__ = ["read_tuning", "use_tuning"]
 
 
 def read_tuning(path: Path) -> dict[str, Any]:
-    """Return the content of ``tuning.json``.
+    """Return the content of ``tuning.json``, or of the file of an arm that was tuned by itself.
 
     Raises:
         TrActValueError: the file cannot be read, or was not written by ``trainact tune``.
@@ -25,6 +26,7 @@ def read_tuning(path: Path) -> dict[str, Any]:
         for values in tuning["chosen"].values():
             dict(values)
         str(tuning["experiment"])
+        parse_arms([tuning.get("arm", BASELINE)], [])
     except OSError as error:
         raise TrActValueError(
             f"{path} cannot be read ({error.strerror}); 'trainact tune NAME' writes tuning.json."
@@ -38,12 +40,13 @@ def use_tuning(experiment: Experiment, tuning: Mapping[str, Any]) -> Experiment:
     """Return the experiment with the chosen values at each budget.
 
     A chosen learning-rate multiplier of the first layer becomes an arm instead, in place of the
-    recipe's arms with such a multiplier.
+    recipe's arms that differ from it only in their multiplier.
     """
     if tuning["experiment"] != experiment.name:
         raise TrActValueError(
             f"these values were chosen for {tuning['experiment']}, not for {experiment.name}."
         )
+    (tuned,) = parse_arms([tuning.get("arm", BASELINE)], [])
     changes, arms_at = dict(experiment.changes), dict(experiment.arms_at)
     arms = {arm.name: arm for arm in experiment.arms}
     for budget in experiment.budgets:
@@ -57,10 +60,17 @@ def use_tuning(experiment: Experiment, tuning: Mapping[str, Any]) -> Experiment:
         changes[budget] = {**changes.get(budget, {}), **chosen}
         names = arms_at.get(budget, tuple(arm.name for arm in experiment.arms))
         if factor is not None:
-            arm = make_lr_arm(factor)
+            arm = make_lr_arm(factor, tuned)
             arms[arm.name] = arm
-            names = (*(name for name in names if arms[name].first_layer_lr is None), arm.name)
+            kept = (name for name in names if not _differs_in_factor(arms[name], arm))
+            names = (*kept, arm.name)
         arms_at[budget] = names
     return dataclasses.replace(
         experiment, changes=changes, arms_at=arms_at, arms=tuple(arms.values())
     )
+
+
+def _differs_in_factor(one: Arm, other: Arm) -> bool:
+    """Return whether an arm has a multiplier, and is like another in all else."""
+    parts = [[part.name for part in arm.parts if part.slot != "rate"] for arm in (one, other)]
+    return one.first_layer_lr is not None and parts[0] == parts[1]

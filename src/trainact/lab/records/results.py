@@ -5,9 +5,10 @@ An experiment's folder holds its runs as they were made, or collected, one recor
     NAME/runs/RUN/record.json           NAME/records.jsonl
     NAME/tuning/runs/RUN/record.json    NAME/tuning.jsonl
     NAME/tuning/tuning.json             NAME/tuning.json
+    NAME/tuning/tuning-ARM.json         NAME/tuning-ARM.json
 
-``tuning.json`` keeps the values that ``trainact tune`` tried and chose. Smoke runs, in
-``NAME/smoke``, are never collected.
+``tuning.json`` keeps the values that ``trainact tune`` tried and chose, and ``tuning-ARM.json``
+those for one arm (``--arms``). Smoke runs, in ``NAME/smoke``, are never collected.
 """
 
 import json
@@ -22,8 +23,10 @@ from trainact.lab.recipes.recipe import name_run, read_recipe
 from trainact.lab.records.record import Record, parse_record, read_failure, read_record
 
 __all__ = [
+    "ARM_TUNING",
     "RECORDS",
     "TUNING",
+    "TUNING_FOLDER",
     "TUNING_RECORDS",
     "FoundRun",
     "find_runs",
@@ -35,6 +38,8 @@ __all__ = [
 ]
 
 RECORDS, TUNING_RECORDS, TUNING = "records.jsonl", "tuning.jsonl", "tuning.json"
+ARM_TUNING = "tuning-{}.json"
+"""File of the tuning of one arm, by its name."""
 RUN_FOLDERS = ("runs", "smoke")
 TUNING_FOLDER = "tuning"
 
@@ -83,8 +88,9 @@ def find_runs(roots: Sequence[Path]) -> list[FoundRun]:
 
 
 def find_tunings(roots: Sequence[Path]) -> list[tuple[Path, Path]]:
-    """Return the folder of the experiment and the path of each ``tuning.json`` below folders."""
-    return [(_leave_tuning(path.parent), path) for path in _find(roots, TUNING)]
+    """Return the folder of the experiment and the path of each tuning's file below folders."""
+    found = _find(roots, TUNING, ARM_TUNING.format("*"))
+    return [(_leave_tuning(path.parent), path) for path in found]
 
 
 def list_record_files(roots: Sequence[Path]) -> list[Path]:

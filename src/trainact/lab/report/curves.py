@@ -1,7 +1,8 @@
 """Pictures of a comparison: accuracy and gradient norm per epoch, and final accuracy by budget.
 
-Each arm has its own colour; arms with TrAct are solid, the others dashed. Thin lines are runs,
-thick lines their mean; a cross marks where a run diverged. A panel is narrow enough for a phone.
+Each arm has its own colour; arms with TrAct are solid, the others dashed, and dots in the lines
+tell arms apart that have the same colour. Thin lines are runs, thick lines their mean; a cross
+marks where a run diverged. A panel is narrow enough for a phone.
 """
 
 import io
@@ -29,6 +30,9 @@ COLOURS = (
     *("#E69F00", "#56B4E9", "#882255", "#999933"),
 )
 """Safe for colour-blind readers (Okabe and Ito, then Tol); plain is dark grey."""
+SOLID: Any = ("-", (0, (8, 1, 1, 1)), (0, (8, 1, 1, 1, 1, 1)))
+DASHED: Any = ("--", (0, (3, 1, 1, 1)), (0, (3, 1, 1, 1, 1, 1)))
+"""Line styles of arms with and without TrAct; the next is taken when all colours are used."""
 MARKERS = "osD^vPX*<"
 WIDTH, HEIGHT = 4.0, 2.9
 TITLE_WIDTH = 40
@@ -212,8 +216,9 @@ def _style(answers: Answers, arm: Arm) -> dict[str, Any]:
     if arm == PLAIN:
         return {"color": "#333333", "linestyle": "--"}
     others = [other for other in answers.arms if other != PLAIN]
-    colour = COLOURS[others.index(arm) % len(COLOURS)]
-    return {"color": colour, "linestyle": "-" if arm.tract else "--"}
+    repeats, number = divmod(others.index(arm), len(COLOURS))
+    styles = SOLID if arm.tract else DASHED
+    return {"color": COLOURS[number], "linestyle": styles[repeats % len(styles)]}
 
 
 def _make_figure(answers: Answers, panels: int) -> Figure:

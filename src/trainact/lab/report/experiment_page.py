@@ -8,8 +8,9 @@ from typing import Any
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.answers import Answers, answer
 from trainact.lab.analysis.studies import Study
-from trainact.lab.recipes.arms import BASELINE, FIRST_LAYER_LR
+from trainact.lab.recipes.arms import BASELINE
 from trainact.lab.recipes.experiment import Experiment, find_experiment, list_experiments
+from trainact.lab.recipes.parts import FIRST_LAYER_LR
 from trainact.lab.records.record import Record
 from trainact.lab.report.chapters import (
     BulletList,
@@ -30,6 +31,12 @@ TUNING_NOTE = (
     "Values were tried in plain training only, on training images held out for tuning. All arms "
     "use the best learning rate; the best multiplier of the first layer's rate is a separate "
     "arm. A value whose loss became NaN is never chosen."
+)
+
+
+ARM_TUNING_NOTE = (
+    "Arms with an optimizer of their own for the first layer have the multiplier of its rate that "
+    "was best in that arm; the general rate is the one for plain training."
 )
 
 
@@ -104,10 +111,16 @@ def _list_incomplete(study: Study) -> list[Chapter]:
 
 
 def _describe_tuning(study: Study) -> list[Chapter]:
-    if study.tuning is None:
+    tunings = [*([] if study.tuning is None else [study.tuning]), *study.arm_tunings]
+    if not tunings:
         return []
-    notes = (TUNING_NOTE, *_list_untuned(study.tuning, study.records))
-    return [Chapter(ChapterId.TUNING, grids=(make_tuning_grid(study.tuning),), notes=notes)]
+    notes: list[str] = []
+    if study.tuning is not None:
+        notes += [TUNING_NOTE, *_list_untuned(study.tuning, study.records)]
+    if study.arm_tunings:
+        notes.append(ARM_TUNING_NOTE)
+    grids = tuple(map(make_tuning_grid, tunings))
+    return [Chapter(ChapterId.TUNING, grids=grids, notes=tuple(notes))]
 
 
 def _list_untuned(tuning: Mapping[str, Any], records: Sequence[Record]) -> list[str]:
@@ -131,5 +144,22 @@ def _make_command(study: Study, experiment: Experiment | None) -> str:
     if experiment is None:
         return "trainact run RUN/recipe.toml    # RUN: the folder of any of the runs"
     smoke = " --smoke" if study.kind == "smoke" else ""
-    tune = f"trainact {format_command(experiment, 'tune')}\n" if study.tuning is not None else ""
-    return f"{tune}trainact {format_command(experiment)}{smoke}"
+    tune = f"trainact {format_command(experiment, 'tune')}"
+    commands = [] if study.tuning is None else [tune]
+    commands += [f"{tune} --arms {tuning['arm']}" for tuning in study.arm_tunings]
+    run = f"trainact {format_command(experiment)}{smoke}"
+    return "\n".join([*commands, run, *_list_further_runs(run, study, experiment)])
+
+
+def _list_further_runs(run: str, study: Study, experiment: Experiment) -> list[str]:
+    """Return the commands for the arms that are not the recipe's own."""
+    known = {arm.name for arm in experiment.arms}
+    records = [record for record in study.records if record["arm"] not in known]
+    arms_of: dict[str, list[str]] = {}
+    for arm in dict.fromkeys(record["arm"] for record in records):
+        budgets, seeds = (
+            ",".join(map(str, sorted({r[key] for r in records if r["arm"] == arm})))
+            for key in ("budget", "seed")
+        )
+        arms_of.setdefault(f"--epochs {budgets} --seeds {seeds}", []).append(arm)
+    return [f"{run} {options} --arms {','.join(arms)}" for options, arms in arms_of.items()]

@@ -190,7 +190,8 @@ def make_tuning_grid(tuning: Mapping[str, Any]) -> Grid:
             )
         )
     head = ("field", "epochs", "value", "held-out, %", "", "seeds", "with")
-    caption = f"Values tried in plain training, on {tuning['held_out']} held-out images"
+    arm = tuning.get("arm", "plain training")
+    caption = f"Values tried in {arm}, on {tuning['held_out']} held-out images"
     return Grid(caption, head, tuple(rows))
 
 

@@ -68,7 +68,7 @@ def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[Run
     load = cache_data(load_data)
     left = [run for run in runs if not run.folder.record_path.exists()]
     with display.open([(run.name, run.recipe.schedule.epochs) for run in runs]):
-        if left and all(run.recipe.model == left[0].recipe.model for run in left):
+        if left and all(_name_network(run) == _name_network(left[0]) for run in left):
             recipe = left[0].recipe
             data = load(recipe.data, note=_make_note(display, left[0]))
             find_session(data).build(recipe, data)  # an error of all runs is raised once
@@ -97,6 +97,10 @@ def cache_data(load: Callable[..., Any]) -> Callable[..., Any]:
             return data
 
     return load_once
+
+
+def _name_network(run: PlannedRun) -> tuple[str, dict[str, Any]]:
+    return run.recipe.model.name, run.recipe.model.arguments
 
 
 def _make_note(display: Display, run: PlannedRun) -> Note:

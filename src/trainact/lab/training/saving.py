@@ -4,7 +4,9 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 
 from trainact.errors import TrActError
@@ -13,7 +15,17 @@ from trainact.lab.training.interruption import Interruption
 from trainact.lab.training.progress import Progress
 from trainact.lab.training.session import Session
 
-__all__ = ["Saver"]
+__all__ = ["Saver", "read_checkpoint"]
+
+
+def read_checkpoint(
+    folder: Path, accelerator: Accelerator, note: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """Return the newest checkpoint in a run's folder on every rank; None if there is none."""
+    state = load_checkpoint(folder, note) if accelerator.is_main_process else None
+    if accelerator.num_processes > 1:
+        [state] = broadcast_object_list([state])
+    return state
 
 
 class Saver:
@@ -42,15 +54,10 @@ class Saver:
                 self.interruption.stop()
             raise
 
-    def load(self, note: Callable[[str], None]) -> None:
-        """Continue from the newest checkpoint, if there is one."""
-        is_main = self.accelerator.is_main_process
-        state = load_checkpoint(self.folder, note) if is_main else None
-        if self.accelerator.num_processes > 1:
-            [state] = broadcast_object_list([state])
-        if state is not None:
-            self.session.load(state)
-            self.progress.load(state)
+    def load(self, state: dict[str, Any]) -> None:
+        """Continue from what `read_checkpoint` returned."""
+        self.session.load(state)
+        self.progress.load(state)
 
     def save_if_due(self) -> float:
         """Save if the last checkpoint is old, or if a signal came; return the seconds it took.

@@ -43,6 +43,7 @@ from trainact.lab.training.optimizers import (
     set_rate,
 )
 from trainact.lab.training.resume_checks import check_data
+from trainact.lab.training.start import freeze_layers, read_start_images, whiten_layers
 from trainact.lab.training.views import ViewAverage
 
 __all__ = ["Session", "count_correct", "evaluate_classifier", "sum_losses"]
@@ -53,13 +54,17 @@ class Session:
 
     It takes steps and returns what it measured, but does not know how many it has taken: that is in
     `Progress`. ``network`` is the model itself, ``model`` the same behind DDP, autocast and the
-    compiler, and ``average`` its exponential moving average, if the recipe has one.
+    compiler, and ``average`` its exponential moving average, if the recipe has one. Runs are paired
+    by ``initial_weights``, the hash before the first layer gets its start; ``trained_from`` is the
+    hash after it. A ``resumed`` session needs no start, because `load` replaces the weights.
     """
 
     metric: Metric = ACCURACY
     counts: tuple[str, ...] = ("correct", "seen")  # the totals that a record keeps
 
-    def __init__(self, recipe: Recipe, data: Any, accelerator: Accelerator) -> None:
+    def __init__(
+        self, recipe: Recipe, data: Any, accelerator: Accelerator, resumed: bool = False
+    ) -> None:
         self.recipe, self.data, self.accelerator = recipe, data, accelerator
         rank, ranks = accelerator.process_index, accelerator.num_processes
         self.place = Place(rank, ranks, accelerator.device)
@@ -72,6 +77,12 @@ class Session:
         if recipe.run.channels_last:
             self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network.to(accelerator.device)
+        if not resumed:
+            first = read_start_images(data.train, recipe, self.standard, accelerator.device)
+            whiten_layers(self.network, self.first_layers, recipe, first)
+        self.trained_from = hash_weights(self.network)
+        if recipe.optimizer.first_layer_frozen:
+            freeze_layers(self.network, self.first_layers)
         self.average = None
         if recipe.run.ema:
             decay = get_ema_multi_avg_fn(recipe.run.ema)
@@ -208,6 +219,7 @@ class Session:
             self.rule.apply()
         whole = get_total_norm([p.grad for p in self.trained if p.grad is not None])
         first = get_total_norm([p.grad for p in self.first_parameters if p.grad is not None])
+        first = first.to(whole.device)  # a frozen layer without bias has no gradient
         if self.recipe.optimizer.clip_norm:
             clip_grads_with_norm_(self.trained, self.recipe.optimizer.clip_norm, whole)
         return first, whole
@@ -254,6 +266,7 @@ class Session:
             "randomness": states,
             "fingerprint": self.data.fingerprint,
             "initial_weights": self.initial_weights,
+            "trained_from": self.trained_from,
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -282,6 +295,7 @@ class Session:
         if self.accelerator.scaler is not None and state["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         self.initial_weights = state["initial_weights"]
+        self.trained_from = state.get("trained_from", self.initial_weights)
         if len(state["randomness"]) == self.place.ranks:
             restore_states(state["randomness"][self.place.rank])
 

@@ -27,7 +27,7 @@ from trainact.lab.records.record import FORMAT, RunFolder, clear_failure
 from trainact.lab.training.machine import start_machine, start_tracker, sum_over_ranks
 from trainact.lab.training.progress import TOTALS, Progress
 from trainact.lab.training.resume_checks import check_record
-from trainact.lab.training.saving import Saver
+from trainact.lab.training.saving import Saver, read_checkpoint
 from trainact.lab.training.session import Session
 
 __all__ = ["find_session", "train"]
@@ -87,7 +87,9 @@ def train(
         if record is None:
             if accelerator.is_main_process:
                 folder.prepare()
-            run = _Run(recipe, folder, accelerator, report, load(recipe.data))
+            data, state = load(recipe.data), read_checkpoint(folder.path, accelerator, note)
+            run = _Run(recipe, folder, accelerator, report, data, state)
+            del state
             with run.saver.defer_signals():
                 record = run.complete(note)
     if accelerator.is_main_process:
@@ -108,14 +110,17 @@ class _Run:
         accelerator: Accelerator,
         report: EventHandler,
         data: Any,
+        state: dict[str, Any] | None,
     ) -> None:
         self.recipe, self.folder, self.accelerator = recipe, folder, accelerator
         self.report = report
-        self.session = find_session(data)(recipe, data, accelerator)
+        self.session = find_session(data)(recipe, data, accelerator, state is not None)
         if self.session.weights is not None:
             report(Event("note", text=self.session.weights.describe()))
         self.progress = Progress(accelerator.device)
         self.saver = Saver(self.session, self.progress, folder.path)
+        if state is not None:
+            self.saver.load(state)
         start_tracker(accelerator, recipe.run, {"recipe": str(recipe_to_dict(recipe))})
 
     def complete(self, note: Callable[[str], None]) -> dict[str, Any]:
@@ -125,7 +130,6 @@ class _Run:
             RunInterrupted: a signal came; the run is saved.
         """
         session, progress, failure = self.session, self.progress, None
-        self.saver.load(note)
         if progress.epoch or progress.step:
             note(f"resumed in epoch {progress.epoch + 1} after {progress.step} of its steps")
         try:
@@ -264,6 +268,7 @@ class _Run:
                 "parameters": sum(p.numel() for p in session.network.parameters()),
                 "first_layers": session.first_layers,
                 "initial_weights": session.initial_weights,
+                "trained_from": session.trained_from,
                 "weights": None if session.weights is None else asdict(session.weights),
             },
             "order": progress.order,

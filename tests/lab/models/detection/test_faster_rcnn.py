@@ -347,6 +347,7 @@ def test_data_that_changed_since_the_run_began_is_refused(tmp_path, monkeypatch)
         ({"optimizer__label_smoothing": 0.1}, "optimizer.label_smoothing must be 0.0"),
         ({"data__image_size": 0}, "data.image_size is 0: set it to the pixels of the short side"),
         ({"data__mean": [], "data__std": []}, "detection needs data.mean and data.std"),
+        ({"model__start": "eigen"}, "model.start='eigen' does not apply to detection"),
     ],
 )
 def test_a_recipe_that_detection_cannot_follow_is_refused(voc, tmp_path, changes, message):

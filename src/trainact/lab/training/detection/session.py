@@ -57,9 +57,11 @@ class DetectionSession(Session):
     metric = MEAN_AVERAGE_PRECISION
     counts = ("seen",)
 
-    def __init__(self, recipe: Recipe, data: DetectionData, accelerator: Accelerator) -> None:
+    def __init__(
+        self, recipe: Recipe, data: DetectionData, accelerator: Accelerator, resumed: bool = False
+    ) -> None:
         _check(recipe)
-        super().__init__(recipe, data, accelerator)
+        super().__init__(recipe, data, accelerator, resumed)
 
     @staticmethod
     def build(recipe: Recipe, data: DetectionData) -> tuple[nn.Module, list[str]]:
@@ -148,6 +150,11 @@ def _check(recipe: Recipe) -> None:
         value = getattr(getattr(recipe, table), key)
         if value != known:
             raise TrActValueError(f"{dotted} must be {known!r} in detection; got {value!r}.")
+    if recipe.model.start != "default":
+        raise TrActValueError(
+            f"model.start='{recipe.model.start}' does not apply to detection: the backbone starts "
+            "from trained weights; leave it at 'default'."
+        )
     if recipe.data.image_size < 1:
         raise TrActValueError(
             f"data.image_size is {recipe.data.image_size}: set it to the pixels of the short side."

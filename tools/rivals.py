@@ -1,0 +1,176 @@
+"""The trial of first layers: ``python -m tools.rivals --jobs 2 --data FOLDER``.
+
+It does the runs that are missing, the most important results first, and can be stopped and started
+at any time. A run whose record is committed under ``results/`` is not repeated. ``trainact collect
+runs/rivals --into results`` adds the new records.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from trainact.lab.commands.tune import find_tuning_file, tune
+from trainact.lab.recipes.arms import Arm, make_lr_arm, parse_arms
+from trainact.lab.recipes.experiment import Experiment, find_experiment
+from trainact.lab.recipes.parts import FIRST_LAYER_LR
+from trainact.lab.recipes.recipe import change_recipe, identify
+from trainact.lab.recipes.tuning import read_tuning
+from trainact.lab.records.results import ARM_TUNING, RECORDS, read_lines
+from trainact.lab.running.display import Display, choose_display
+from trainact.lab.running.plan import PlannedRun, place_runs
+from trainact.lab.running.runner import RunResult, run_all
+from trainact.lab.schema import check_known
+from trainact.lab.text import count
+
+__all__ = [
+    *("FIRST", "OTHERS", "RECIPES", "STAGES", "TUNED"),
+    *("Stage", "Trial", "find_committed", "main"),
+]
+
+RESULTS = Path(__file__).parents[1] / "results"
+RECIPES = (
+    *("cifar10-cpu-resnet-sgd", "cifar10-cpu-vit-adam", "cifar10-cpu-vit-sgd"),
+    *("imagenette-cpu-resnet", "imagenette-cpu-vit"),
+)
+FIRST = (
+    *("plain", "tract-0.1", "eigen+tract-0.1", "eigen+tract-0.1+lr-0.1"),
+    "eigen+frozen",
+)
+OTHERS = (
+    *("eigen", "eigen+lr-0.1", "random+tract-0.1"),
+    *("tract-centered", "tract-relative", "tract-centered-relative", "tract-norm-preserving"),
+    *("mac", "centralised"),
+)
+TUNED = ("foof", "asgo", "muon-stem")
+"""Arms whose first-layer learning rate is tuned before they run."""
+
+
+class Stage(NamedTuple):
+    """Arms and seeds of one part of the trial."""
+
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+
+
+STAGES = (
+    Stage(FIRST, (0, 1, 2)),
+    Stage(OTHERS, (0, 1, 2)),
+    Stage(TUNED, (0, 1, 2)),
+    Stage((*FIRST, *OTHERS, *TUNED), (3, 4)),
+)
+"""The parts of the trial, in the order in which they are done."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """The runs of the trial: each recipe at its longest budget."""
+
+    out: Path  # of the runs
+    results: Path = RESULTS  # with the committed records
+    data: Path | None = None  # folder with one folder for each data set
+    recipes: tuple[str, ...] = RECIPES
+
+    def plan(self, stage: Stage) -> list[PlannedRun]:
+        """Return the runs of a stage that have no committed record, one seed after another.
+
+        Arms of ``TUNED`` that are not tuned yet are left out.
+        """
+        experiments = self._list_experiments()
+        committed = {e.name: find_committed(self.results / e.name) for e in experiments}
+        runs: list[PlannedRun] = []
+        for seed in stage.seeds:
+            for experiment in experiments:
+                name, arms = experiment.name, tuple(self._list_arms(experiment, stage))
+                whole = dataclasses.replace(experiment, arms=arms, seeds=(seed,)).plan()
+                missing = [run for run in whole if identify(run) not in committed[name]]
+                runs += place_runs(missing, self.out / name, name)
+        return runs
+
+    def tune_missing(self, stage: Stage, jobs: int, display: Display) -> None:
+        """Tune the arms of a stage that need it and are not tuned yet, with seed 0."""
+        for experiment in self._list_experiments():
+            for arm in parse_arms(stage.arms, []):
+                if arm.name in TUNED and self._find_factor(experiment, arm) is None:
+                    one = dataclasses.replace(experiment, seeds=(0,))
+                    tune(one, self.out / experiment.name, jobs, display, arm)
+
+    def _list_experiments(self) -> list[Experiment]:
+        """Return the recipes' experiments at their longest budgets."""
+        found = []
+        for experiment in map(find_experiment, self.recipes):
+            recipe = experiment.recipe
+            folder = self.data / recipe.data.name if self.data else None
+            if folder is not None and folder.exists():
+                recipe = change_recipe(recipe, {"data.folder": str(folder)})
+            budgets = (max(experiment.budgets),)
+            found.append(
+                dataclasses.replace(experiment, recipe=recipe, budgets=budgets, arms_at={})
+            )
+        return found
+
+    def _list_arms(self, experiment: Experiment, stage: Stage) -> Iterator[Arm]:
+        for arm in parse_arms(stage.arms, []):
+            factor = self._find_factor(experiment, arm) if arm.name in TUNED else None
+            if factor is not None:
+                yield make_lr_arm(factor, arm)
+            elif arm.name not in TUNED:
+                yield arm
+
+    def _find_factor(self, experiment: Experiment, arm: Arm) -> float | None:
+        """Return the chosen multiplier of an arm; None if it is not tuned yet."""
+        for file in (
+            self.results / experiment.name / ARM_TUNING.format(arm.name),
+            find_tuning_file(self.out / experiment.name, arm),
+        ):
+            if file.exists():
+                chosen = read_tuning(file)["chosen"][str(experiment.budgets[0])]
+                return float(chosen[FIRST_LAYER_LR])
+        return None
+
+
+def find_committed(folder: Path) -> set[str]:
+    """Return the identities of the recipes that have a record in a folder of results."""
+    path = folder / RECORDS
+    runs = read_lines(path) if path.exists() else []
+    return {run.record["recipe_id"] for run in runs if run.record is not None}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do or list the missing runs; return 1 if one failed or diverged."""
+    parser = argparse.ArgumentParser("python -m tools.rivals", description=__doc__)
+    add = parser.add_argument
+    add("--jobs", type=int, default=1, help="parallel runs (default: 1)")
+    add(
+        "--out", type=Path, default=Path("runs/rivals"), help="output folder (default: %(default)s)"
+    )
+    add("--data", default="", help="folder with one folder for each data set (cifar10, imagenette)")
+    add("--recipes", default=",".join(RECIPES), help="recipes, separated by commas (default: all)")
+    add("--stages", type=int, default=len(STAGES), help="only the first N stages (default: all)")
+    add("--dry-run", action="store_true", help="list the missing runs without doing them")
+    arguments = parser.parse_args(argv)
+    recipes = tuple(arguments.recipes.split(","))
+    check_known(recipes, RECIPES, "recipe of the trial")
+    data = Path(arguments.data) if arguments.data else None
+    trial = Trial(arguments.out, data=data, recipes=recipes)
+    display, results = choose_display(), list[RunResult]()
+    for number, stage in enumerate(STAGES[: arguments.stages], start=1):
+        if not arguments.dry_run:
+            trial.tune_missing(stage, arguments.jobs, display)
+        missing = [run for run in trial.plan(stage) if run.find_record() is None]
+        print(f"stage {number}: {count(len(missing), 'run')} to do", flush=True)
+        if arguments.dry_run:
+            print("".join(f"  {run.name}\n" for run in missing), end="")
+        elif missing:
+            results += run_all(missing, arguments.jobs, display)
+    bad = [r for r in results if r.record is None or r.record["status"] == "diverged"]
+    for result in bad:
+        reason = result.failure or (result.record or {}).get("failure")
+        print(f"{result.run.name}: {reason}", file=sys.stderr)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
