@@ -1,6 +1,11 @@
-"""The operations of AutoAugment equal torchvision's, image by image, and so does the policy."""
+"""The operations of AutoAugment equal torchvision's, image by image, and so does the policy.
 
+Those of the repository ViT-CIFAR equal PIL's, on which it applies them.
+"""
+
+import dataclasses
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +14,17 @@ import torch
 from torch import Tensor
 
 from conftest import read_cifar_images
-from trainact.lab.augment.autoaugment import CIFAR10_POLICY, OPERATIONS
+from trainact.lab.augment.autoaugment import CIFAR10_POLICY, OPERATIONS, UPSTREAM_OPERATIONS
 from trainact.lab.augment.batch import Draws, augment, draw_augmentation
+from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.recipes.recipe import DataFields
 from trainact.lab.torchvision_import import import_torchvision
 
 POLICY_ONLY = DataFields(crop="none", flip=False, policy="autoaugment-cifar10")
+UPSTREAM = dataclasses.replace(
+    POLICY_ONLY, policy="autoaugment-cifar10-upstream", augment_fill="grey"
+)
+VIT_RECIPES = ["cifar10-vit", "cifar10-vit-lambda", "cifar10-vit-norms", "cifar10-vit-ranges"]
 EXACT = ["shear x", "shear y", "translate x", "translate y", "rotate"]
 EXACT += ["posterize", "solarize", "autocontrast", "equalize", "invert"]
 MIXTURES = ["brightness", "colour", "contrast", "sharpness"]
@@ -202,3 +212,146 @@ def autoaugment_one_by_one(images: Tensor, draws: Draws) -> Tensor:
         twin.get_params = lambda _, choices=choices: choices
         result.append(twin(image))
     return torch.stack(result)
+
+
+def operate_with_pil(picture: Any, name: str, step: float) -> Any:
+    """Do one operation of the repository ViT-CIFAR, with the functions of PIL that it calls."""
+    from PIL import Image, ImageEnhance, ImageOps
+
+    share, grey = step / 9, (128, 128, 128)
+    width, height = picture.size
+    if name in ("brightness", "colour", "contrast", "sharpness"):
+        kind = getattr(ImageEnhance, {"colour": "Color"}.get(name, name.title()))
+        return kind(picture).enhance(1 + 0.9 * share)
+    if name == "rotate":
+        return picture.rotate(30 * share, fillcolor=grey)
+    if name == "posterize":
+        return ImageOps.posterize(picture, round(8 - 4 * share))
+    if name == "solarize":
+        return ImageOps.solarize(picture, 256 - 256 * share)
+    if name in ("autocontrast", "equalize", "invert"):
+        return getattr(ImageOps, name)(picture)
+    coefficients = {
+        "shear x": (1, 0.3 * share, 0, 0, 1, 0),
+        "shear y": (1, 0, 0, 0.3 * share, 1, 0),
+        "translate x": (1, 0, -150 / 331 * width * share, 0, 1, 0),
+        "translate y": (1, 0, 0, 0, 1, -150 / 331 * height * share),
+    }[name]
+    kinds = Image.Resampling
+    kind = kinds.BICUBIC if "shear" in name else kinds.NEAREST
+    return picture.transform(
+        picture.size, Image.Transform.AFFINE, coefficients, kind, fillcolor=grey
+    )
+
+
+def to_pictures(images: Tensor) -> list[Any]:
+    from PIL import Image
+
+    return [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
+
+
+def to_tensor(pictures: list[Any]) -> Tensor:
+    import numpy as np
+
+    return torch.stack([torch.from_numpy(np.array(p)).permute(2, 0, 1) for p in pictures])
+
+
+@pytest.mark.parametrize("name", UPSTREAM_OPERATIONS)
+def test_an_upstream_operation_is_that_on_pil_images(images: Tensor, name: str) -> None:
+    """Of the moves, PIL rotates with 16 bits after the point and shears with doubles."""
+    images, operation = images[:12], UPSTREAM_OPERATIONS[name]
+    pictures, fill = to_pictures(images), (128,) if operation.moves_pixels else ()
+    for step in range(-9 if operation.has_direction else 0, 10):
+        ours = operation.apply(images, torch.full((12,), step), *fill).int()
+        theirs = to_tensor([operate_with_pil(picture, name, step) for picture in pictures]).int()
+        different = float((ours != theirs).double().mean())
+        if name in ("translate x", "translate y", "posterize", "solarize", "equalize", "invert"):
+            assert different == 0, step
+        elif name == "rotate":
+            assert different < 1e-3, step
+        else:
+            assert int((ours - theirs).abs().max()) <= 1, step
+            if "shear" in name:
+                assert different < 0.005, step
+
+
+def test_upstream_rotates_one_way_only() -> None:
+    assert OPERATIONS["rotate"].has_direction
+    assert not UPSTREAM_OPERATIONS["rotate"].has_direction
+    assert list(UPSTREAM_OPERATIONS) == list(OPERATIONS)
+    images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
+    draws = draw_augmentation(4, UPSTREAM, torch.Generator().manual_seed(0))
+    draws = dataclasses.replace(
+        draws,
+        pair=torch.ones(4, dtype=torch.int64),  # rotate by two steps, then shift
+        applied=torch.tensor([[True, False]] * 4),
+        negative=torch.tensor([[True, True], [False, False]] * 2),
+    )
+    expected = OPERATIONS["rotate"].apply(images, torch.full((4,), 2), 128)
+    assert torch.equal(augment(images, draws), expected)
+
+
+def test_both_flavours_draw_the_same_choices() -> None:
+    ours = draw_augmentation(500, POLICY_ONLY, torch.Generator().manual_seed(4))
+    theirs = draw_augmentation(500, UPSTREAM, torch.Generator().manual_seed(4))
+    for name in ("pair", "applied", "negative", "top", "flip"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name))
+
+
+def augment_with_pil(images: Tensor, seed: int) -> Tensor:
+    """Apply upstream's policy with draws of its own kind: one generator, image after image."""
+    draw = random.Random(seed)
+    pictures = []
+    for picture in to_pictures(images):
+        for name, chance, step in draw.choice(CIFAR10_POLICY):
+            if draw.random() < chance:
+                sign = draw.choice((-1, 1)) if UPSTREAM_OPERATIONS[name].has_direction else 1
+                picture = operate_with_pil(picture, name, sign * step)
+        pictures.append(picture)
+    return to_tensor(pictures)
+
+
+def measure_fill(images: Tensor, before: Tensor, value: int) -> tuple[float, float]:
+    """Return the shares of images and of pixels that an operation filled with ``value``."""
+    filled = (images == value).all(1) & (before != value).any(1)
+    return float((filled.flatten(1).sum(1) > 15).double().mean()), float(filled.double().mean())
+
+
+def find_moment(images: Tensor) -> Tensor:
+    """Return the second moment [48, 48] of the ViT's patches of 4 x 4 standardised pixels."""
+    fields = find_experiment("cifar10-vit").recipe.data
+    mean, std = (torch.tensor(v)[:, None, None] for v in (fields.mean, fields.std))
+    patches = torch.nn.functional.unfold((images / 255 - mean) / std, 4, stride=4)
+    rows = patches.transpose(1, 2).flatten(0, 1).double()
+    return rows.T @ rows / len(rows)
+
+
+def test_the_upstream_policy_has_the_statistics_of_upstream(samples: Path) -> None:
+    """Moved images, filled pixels, and the second moment that TrAct inverts, over 4,000 images."""
+    images = read_cifar_images(samples, 2000).byte().repeat(2, 1, 1, 1)
+    draws, same = (
+        draw_augmentation(4000, fields, torch.Generator().manual_seed(0))
+        for fields in (UPSTREAM, POLICY_ONLY)
+    )
+    moves = torch.tensor(
+        [[UPSTREAM_OPERATIONS[name].moves_pixels for name, _, _ in row] for row in CIFAR10_POLICY]
+    )
+    moved = (draws.applied & moves[draws.pair]).any(1)
+    assert float(moved.double().mean()) == pytest.approx(0.176, abs=0.02)
+    ours, theirs = augment(images, draws), augment_with_pil(images, 1)
+    filled = measure_fill(ours, images, 128)
+    assert filled == pytest.approx(measure_fill(theirs, images, 128), rel=0.12)
+    assert filled[1] == pytest.approx(0.06, abs=0.01)
+    black = augment(images, same)
+    assert measure_fill(black, images, 128)[1] < 0.005
+    moment = find_moment(theirs)
+    near, far = (float((find_moment(x) - moment).norm() / moment.norm()) for x in (ours, black))
+    assert near < 0.03
+    assert far > 0.2  # black pixels are far from the mean
+
+
+@pytest.mark.parametrize("name", VIT_RECIPES)
+def test_the_paper_s_vision_transformers_augment_as_upstream_does(name: str) -> None:
+    for run in find_experiment(name).plan():
+        assert run.data.policy == "autoaugment-cifar10-upstream"
+        assert run.data.augment_fill == "grey"

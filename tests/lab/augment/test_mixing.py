@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from data_cases import make_images
 from lab_helpers import make_quick
-from trainact.lab.augment.mixing import Mixture, draw_mixture, mix_images, mix_labels, share_pairs
+from trainact.lab.augment.mixing import Mixture, draw_mixture, mix_images, mix_labels, share_groups
 from trainact.lab.data.images import ImageData, Standard
 from trainact.lab.data.storage import store_images
 from trainact.lab.recipes.recipe import DataFields, OptimizerFields
@@ -91,25 +91,56 @@ def test_a_box_is_inside_and_its_weight_is_its_area():
 
 @pytest.mark.parametrize("count", [2, 7, 8, 33])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_partners_are_on_one_rank_and_every_image_once(count, ranks):
-    shares = [share_pairs(count, rank, ranks) for rank in range(ranks)]
-    assert torch.cat(shares).sort().values.tolist() == list(range(count))
+@pytest.mark.parametrize("size", [0, 2, 3, 8, 50])
+def test_partners_are_on_one_rank_and_every_image_once(count, ranks, size):
+    shares = [share_groups(count, rank, ranks, size) for rank in range(ranks)]
+    everything = torch.cat([indices for share in shares for _, indices in share])
+    assert everything.sort().values.tolist() == list(range(count))
+    groups = math.ceil(count / size) if size else 1
     for share in shares:
-        assert torch.equal(share.flip(0), count - 1 - share)
+        for number, indices in share:
+            own = list(range(number, count, groups))
+            assert not size or len(own) <= size
+            places = torch.tensor([own.index(i) for i in indices.tolist()])
+            assert torch.equal(places.flip(0), len(own) - 1 - places)
+
+
+def test_a_rank_of_as_many_as_groups_has_the_images_of_upstreams_sampler():
+    """It takes every 8th image of the epoch, so the copies of an image are on different GPUs."""
+    for rank in range(8):
+        ((number, indices),) = share_groups(64, rank, 8, 8)
+        assert number == rank
+        assert sorted(indices.tolist()) == list(range(rank, 64, 8))
 
 
 @pytest.mark.parametrize("storage", ["memory", "stream"])
-def test_ranks_together_see_the_mixed_batch_of_one(storage):
-    fields = {"mixup": 0.8, "cutmix": 1.0, "storage": storage, "image_size": 32}
+@pytest.mark.parametrize("size", [0, 3])
+def test_ranks_together_see_the_mixed_batch_of_one(storage, size):
+    fields = {"mixup": 0.8, "cutmix": 1.0, "storage": storage, "image_size": 32,
+              "mixing_batch": size}  # fmt: skip
     (one,) = [list(make_batches(**fields).read(1, 0))]
-    parts = [list(make_batches(rank, 2, **fields).read(1, 0)) for rank in (0, 1)]
+    ranks = [make_batches(rank, 2, **fields) for rank in (0, 1)]
+    parts = [list(batches.read(1, 0)) for batches in ranks]
     for step, (whole, count) in enumerate(one):
-        share = [share_pairs(count, rank, 2) for rank in (0, 1)]
-        back = torch.cat(share).argsort()
+        back = torch.cat([batches.find_mine(count) for batches in ranks]).argsort()
         for key in ("images", "labels"):
             both = torch.cat([getattr(parts[rank][step][0], key) for rank in (0, 1)])[back]
-            alone = getattr(whole, key)[share_pairs(count, 0, 1).argsort()]
+            alone = getattr(whole, key)[make_batches(**fields).find_mine(count).argsort()]
             torch.testing.assert_close(both, alone)
+
+
+def test_each_group_has_its_own_draw_and_is_mixed_with_itself():
+    mixed, _ = next(make_batches(mixup=0.8, mixing_batch=4).read(0, 0))
+    plain, _ = next(make_batches().read(0, 0))
+    weights = []
+    for number, indices in share_groups(8, 0, 1, 4):
+        mixture = draw_mixture(DataFields(mixup=0.8), 32, 32, 0, "mixing", 0, 0, number)
+        weights.append(mixture.weight)
+        expected = mix_images(plain.images[indices], mixture)
+        torch.testing.assert_close(mixed.images[4 * number : 4 * number + 4], expected)
+        targets = mix_labels(plain.labels[indices], 10, mixture)
+        torch.testing.assert_close(mixed.labels[4 * number : 4 * number + 4], targets)
+    assert weights[0] != weights[1]
 
 
 def test_mixing_can_begin_at_any_batch():

@@ -1,5 +1,7 @@
 """Initial weights from files: what fits, what is replaced or resized, and what is refused."""
 
+import math
+
 import pytest
 import safetensors.torch
 import torch
@@ -7,8 +9,10 @@ import torch
 from lab_helpers import make_quick
 from small_models import make_tiny
 from trainact.errors import TrActValueError
+from trainact.lab.models.build import load_initial_weights
 from trainact.lab.models.networks import build_network
 from trainact.lab.models.pretrained import find_weights, load_weights, read_weights
+from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.recipes.recipe import ModelFields
 from trainact.lab.records.record import RunFolder
 from trainact.lab.torchvision_import import import_torchvision
@@ -65,6 +69,42 @@ def test_positions_are_resized_as_timm_does_it(tmp_path):
     expected = resample_abs_pos_embed(source.pos_embed, [4, 4], num_prefix_tokens=0)
     assert network.pos_embed.shape == (1, 16, 24)
     torch.testing.assert_close(network.pos_embed, expected)
+
+
+@pytest.mark.parametrize("grid", [3, 6])
+def test_positions_are_resized_without_antialiasing_as_deit_does_it(tmp_path, grid):
+    """A position of the new grid is a cubic mixture, a = -0.75, of the four nearest on each axis."""
+    source, network = make_vit(size=16), make_vit(size=4 * grid)
+    torch.nn.init.normal_(source.pos_embed)
+    path = save(source, tmp_path / "a.safetensors")
+    load_weights(network, path, strict=True, positions="bicubic")
+    mixing = torch.zeros(grid, 4)
+    for new in range(grid):
+        place = (new + 0.5) * 4 / grid - 0.5
+        for tap in range(math.floor(place) - 1, math.floor(place) + 3):
+            x, a = abs(place - tap), -0.75
+            near, far = (a + 2) * x**3 - (a + 3) * x**2 + 1, a * (x**3 - 5 * x**2 + 8 * x - 4)
+            mixing[new, min(max(tap, 0), 3)] += near if x <= 1 else far
+    old = source.pos_embed.detach().view(4, 4, 24)
+    expected = torch.einsum("ai,bj,ijc->abc", mixing, mixing, old).reshape(1, grid**2, 24)
+    torch.testing.assert_close(network.pos_embed.detach(), expected, atol=1e-5, rtol=1e-5)
+    load_weights(network, path, strict=True)
+    assert float((network.pos_embed.detach() - expected).abs().max()) > 0.01
+
+
+def test_a_run_resizes_positions_as_its_recipe_says(tmp_path):
+    source = make_vit(size=16)
+    torch.nn.init.normal_(source.pos_embed)
+    path, embeddings = save(source, tmp_path / "a.safetensors"), []
+    for positions in ("antialiased", "bicubic"):
+        network = make_vit(size=24)
+        recipe = make_quick(model__weights=str(path), model__positions=positions)
+        load_initial_weights(recipe, network)
+        embeddings.append(network.pos_embed.detach())
+    assert not torch.allclose(*embeddings)
+    for candidate in ("a", "b"):
+        for run in find_experiment(f"deit3-vit-b-finetune-{candidate}").plan():
+            assert run.model.positions == "bicubic"
 
 
 def test_the_names_of_deits_own_files_are_understood(tmp_path):

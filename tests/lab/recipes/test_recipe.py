@@ -33,6 +33,8 @@ RESULTS = Path(__file__).parents[3] / "results"
             "'momentun'; did you mean 'momentum' or 'muon_momentum'?",
         ),
         ({"optimizer": {"lr": "fast"}}, "lr takes a number; got 'fast'"),
+        ({"optimizer": {"smoothing_over": "others", "label_smoothing": 0.6}}, "is at most 0.5"),
+        ({"data": {"augment_fill": "white"}}, "black, grey"),
         ({"optimizer": {"name": "sdg"}}, "must be one of sgd, adam, adamw, lamb; got 'sdg'"),
         ({"optimizer": {"lr": 0.0}}, "optimizer.lr must be positive; got 0.0"),
         ({"optimizer": {"weight_decay": -1.0}}, "optimizer.weight_decay must be finite and not"),
@@ -134,6 +136,8 @@ def test_a_wrong_recipe_says_what_came_and_what_is_accepted(tables, message):
 
 def test_every_field_can_be_set_by_its_dotted_name_and_comes_back_from_a_file(tmp_path):
     others = {
+        "data.augment_fill": "grey", "optimizer.smoothing_over": "others",
+        "optimizer.label_smoothing": "0.1", "model.positions": "bicubic",
         "data.storage": "stream", "data.evaluate_on": "test", "data.crop": "none",
         "data.policy": "autoaugment-cifar10", "data.values": "unit", "optimizer.name": "adam",
         "optimizer.first_layer_name": "sgd", "schedule.name": "steps", "schedule.per": "epoch",

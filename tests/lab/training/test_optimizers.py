@@ -1,5 +1,6 @@
 """Optimizers: which parameters decay, what is clipped, and what is logged."""
 
+import dataclasses
 import itertools
 import math
 
@@ -11,7 +12,9 @@ from lab_helpers import make_quick
 from small_models import make_deep, make_tiny
 from trainact.errors import TrActValueError
 from trainact.lab.models.networks import build_network
+from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.recipes.recipe import OptimizerFields, ScheduleFields, TractFields
+from trainact.lab.torchvision_import import import_torchvision
 from trainact.lab.training.optimizers import (
     find_undecayed,
     make_optimizers,
@@ -144,6 +147,85 @@ def test_a_cosine_over_the_whole_run_hides_its_beginning_under_the_warm_up():
     assert rate_at(fields, 4e-3, 0, 10) == 1e-6
     expected = 1e-5 + (4e-3 - 1e-5) * (1 + math.cos(math.pi * 100 / 400)) / 2
     assert rate_at(fields, 4e-3, 1005, 10) == pytest.approx(expected)
+
+
+def test_a_late_cosine_is_upstreams_two_schedulers_one_after_the_other():
+    """The paper's vision transformer for CIFAR-10: as long as the run, begun after the warm-up."""
+    fields = find_experiment("cifar10-vit").plan()[0].schedule
+    assert (fields.epochs, fields.cosine_over, fields.per) == (100, "late-run", "epoch")
+    rates = [rate_at(fields, 1e-3, epoch * 391 + 7, 391) for epoch in range(100)]
+    assert rates == pytest.approx(warm_up_then_anneal(100, 1e-3), rel=1e-9)
+    assert rates[5] == rates[6] == 1e-3
+    assert rates[-1] == pytest.approx(2.19e-5, abs=5e-8)
+
+
+def warm_up_then_anneal(epochs, lr, warm_up=5):
+    """Return the rates of an optimizer: epoch/warm_up of lr up to warm_up, then torch's cosine.
+
+    The cosine's own count is 0 in the first epoch after the warm-up has ended.
+    """
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=lr)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs, eta_min=1e-5)
+    rates = []
+    for epoch in range(epochs):
+        if epoch <= warm_up:
+            rates.append(lr * epoch / warm_up)
+            continue
+        rates.append(cosine.get_last_lr()[0])
+        optimizer.step()
+        cosine.step()
+    return rates
+
+
+@pytest.mark.parametrize("over", ["rest", "run", "late-run"])
+def test_a_cosine_stays_between_its_ends_at_every_step(over):
+    fields = ScheduleFields(epochs=7, warmup_epochs=2.5, final_lr=1e-4, cosine_over=over)
+    rates = [rate_at(fields, 0.1, step, 10) for step in range(25, 71)]
+    assert all(1e-4 <= rate <= 0.1 for rate in rates)
+    assert rates == sorted(rates, reverse=True)
+    assert (rates[-1] == pytest.approx(1e-4)) == (over != "late-run")
+
+
+def test_the_rates_of_deit_lag_one_epoch_behind_timms_schedule():
+    """Upstream steps timm's scheduler with an epoch's number after that epoch."""
+    import_torchvision()
+    from timm.scheduler import CosineLRScheduler
+
+    run = find_experiment("deit3-vit-b").plan()[0]
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=run.optimizer.lr)
+    scheduler = CosineLRScheduler(optimizer, t_initial=400, lr_min=1e-5, warmup_t=5,
+                                  warmup_lr_init=1e-6)  # fmt: skip
+    expected = []
+    for epoch in range(400):
+        expected.append(optimizer.param_groups[0]["lr"])
+        scheduler.step(epoch)
+    rates = [rate_at(run.schedule, run.optimizer.lr, epoch * 5 + 4, 5) for epoch in range(400)]
+    assert rates == pytest.approx(expected, rel=1e-9)
+    assert rates[0] == rates[1] == 1e-6
+
+
+@pytest.mark.parametrize(("epochs", "ends"), [(200, (59, 119, 159)), (133, (39, 79, 106))])
+def test_the_36_networks_decay_at_the_epochs_of_upstreams_loop(epochs, ends):
+    """It counts epochs from 1 and sets an epoch's rate before it: 59 epochs at the first rate."""
+    plan = find_experiment("cifar100-table").plan()
+    run = next(run for run in plan if run.schedule.epochs == epochs)
+    rates = [rate_at(run.schedule, 0.1, epoch * 3, 3) for epoch in range(epochs)]
+    assert rates[0] == 0
+    levels = [0.1] * (ends[0] - 1)
+    for level, start, end in zip((0.02, 0.004, 0.0008), ends, (*ends[1:], epochs), strict=True):
+        levels += [level] * (end - start)
+    assert rates[1:] == pytest.approx(levels)
+
+
+def test_a_lag_delays_every_schedule():
+    for fields in (
+        ScheduleFields(epochs=9, warmup_epochs=2),
+        ScheduleFields(epochs=9, name="steps", milestones=(3, 6)),
+        ScheduleFields(epochs=9, per="epoch"),
+    ):
+        late = dataclasses.replace(fields, lag_epochs=2)
+        rates = [rate_at(fields, 0.1, step, 4) for step in range(36)]
+        assert [rate_at(late, 0.1, step, 4) for step in range(36)] == [rates[0]] * 8 + rates[:-8]
 
 
 def test_schedules_follow_their_formulas():

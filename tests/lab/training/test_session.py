@@ -7,9 +7,11 @@ import torch
 
 from lab_helpers import ignore, make_quick
 from trainact.lab.data import load_data
+from trainact.lab.recipes.experiment import find_experiment
+from trainact.lab.recipes.recipe import OptimizerFields
 from trainact.lab.training.machine import start_machine
 from trainact.lab.training.progress import TOTALS
-from trainact.lab.training.session import Session
+from trainact.lab.training.session import Session, sum_losses
 from trainact.lab.training.train import train
 
 
@@ -56,3 +58,33 @@ def test_the_views_are_tested_after_the_last_epoch_only(tmp_path):
     without = train(make_quick(schedule__epochs=2), tmp_path, ignore)
     assert "views_correct" not in without["epochs"][-1]
     assert without["epochs"][-1]["test_correct"] == last["test_correct"]
+
+
+@pytest.mark.parametrize(
+    ("over", "label", "other"), [("all", 0.91, 0.01), ("others", 0.9, 0.1 / 9)]
+)
+def test_label_smoothing_is_shared_by_all_classes_or_by_the_others(over, label, other):
+    fields = OptimizerFields(label_smoothing=0.1, smoothing_over=over)
+    logits, labels = torch.randn(4, 10), torch.tensor([3, 0, 9, 3])
+    targets = torch.full((4, 10), other)
+    targets[range(4), labels] = label
+    by_hand = -(targets * logits.log_softmax(1)).sum()
+    torch.testing.assert_close(sum_losses(logits, labels, fields), by_hand)
+
+
+def test_smoothing_over_the_other_classes_takes_mixed_labels():
+    """A class with share y gets (1 - ε) y, and ε/(K-1) of the other shares."""
+    fields = OptimizerFields(label_smoothing=0.2, smoothing_over="others")
+    logits, shares = torch.randn(2, 4), torch.tensor([[0.7, 0.0, 0.3, 0.0], [0.0, 1.0, 0.0, 0.0]])
+    targets = 0.8 * shares + 0.2 * (1 - shares) / 3
+    by_hand = -(targets * logits.log_softmax(1)).sum()
+    torch.testing.assert_close(sum_losses(logits, shares, fields), by_hand)
+
+
+@pytest.mark.parametrize("family", ["cifar10-vit", "cifar10-vit-lambda", "cifar10-vit-ranges"])
+def test_the_paper_s_vision_transformers_smooth_labels_as_upstream_does(family):
+    run = find_experiment(family).plan()[0]
+    logits, label = torch.zeros(1, 10), torch.tensor([4])
+    logits[0, 4] = 2.0
+    expected = -(0.9 * logits.log_softmax(1)[0, 4] + 0.1 * logits.log_softmax(1)[0, 0])
+    torch.testing.assert_close(sum_losses(logits, label, run.optimizer), expected)

@@ -2,9 +2,15 @@
 
 Each image gets one of 25 pairs of operations. Each operation of the pair is applied with its own
 probability and, if it has a direction, with a random sign. Magnitudes are steps from 0 to 9.
+
+The operations are those of torchvision (`OPERATIONS`), or those of the repository ViT-CIFAR
+(`UPSTREAM_OPERATIONS`), which the paper's vision transformer for CIFAR-10 comes from: there images
+always rotate anticlockwise, shears interpolate cubically, shifts are rounded instead of truncated,
+and the thresholds of solarisation begin at 256 instead of 255. Upstream fills uncovered pixels with
+grey; this is a field of the recipe, ``data.augment_fill``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -13,30 +19,50 @@ from torch import Tensor
 from trainact.errors import TrActValueError
 from trainact.lab.augment import colour, warp
 
-__all__ = ["CIFAR10_POLICY", "OPERATIONS", "Operation", "apply_policy", "find_probabilities"]
+__all__ = [
+    *("CIFAR10_POLICY", "OPERATIONS", "UPSTREAM_OPERATIONS", "Operation"),
+    *("apply_policy", "find_probabilities"),
+]
 
 LARGEST_SHIFT = 150 / 331  # of the side; 150 of 331 pixels in the paper
 
 
 class Operation(NamedTuple):
-    """A function of images [N, C, H, W] and steps [N], -9 to 9, and whether it has a direction."""
+    """A function of images [N, C, H, W] and steps [N], -9 to 9, and whether it has a direction.
 
-    apply: Callable[[Tensor, Tensor], Tensor]
+    One that moves pixels also takes the value of uncovered ones, 0 by default.
+    """
+
+    apply: Callable[..., Tensor]
     has_direction: bool
+    moves_pixels: bool = False
+
+
+def _shift(images: Tensor, axis: int, step: Tensor) -> Tensor:
+    """Return the pixels [N] by which images [N, C, H, W] move along ``axis``."""
+    return LARGEST_SHIFT * images.shape[axis] * step / 9
 
 
 OPERATIONS: dict[str, Operation] = {
-    "shear x": Operation(lambda images, step: warp.shear_x(images, 0.3 * step / 9), True),
-    "shear y": Operation(lambda images, step: warp.shear_y(images, 0.3 * step / 9), True),
+    "shear x": Operation(
+        lambda images, step, fill=0: warp.shear_x(images, 0.3 * step / 9, fill), True, True
+    ),
+    "shear y": Operation(
+        lambda images, step, fill=0: warp.shear_y(images, 0.3 * step / 9, fill), True, True
+    ),
     "translate x": Operation(
-        lambda images, step: warp.translate_x(images, LARGEST_SHIFT * images.shape[3] * step / 9),
+        lambda images, step, fill=0: warp.translate_x(images, _shift(images, 3, step), fill),
+        True,
         True,
     ),
     "translate y": Operation(
-        lambda images, step: warp.translate_y(images, LARGEST_SHIFT * images.shape[2] * step / 9),
+        lambda images, step, fill=0: warp.translate_y(images, _shift(images, 2, step), fill),
+        True,
         True,
     ),
-    "rotate": Operation(lambda images, step: warp.rotate(images, 30 * step / 9), True),
+    "rotate": Operation(
+        lambda images, step, fill=0: warp.rotate(images, 30 * step / 9, fill), True, True
+    ),
     "brightness": Operation(colour.adjust_brightness, True),
     "colour": Operation(colour.adjust_colour, True),
     "contrast": Operation(colour.adjust_contrast, True),
@@ -51,6 +77,38 @@ OPERATIONS: dict[str, Operation] = {
     "equalize": Operation(lambda images, _: colour.equalize(images), False),
     "invert": Operation(lambda images, _: colour.invert(images), False),
 }
+
+UPSTREAM_OPERATIONS: dict[str, Operation] = OPERATIONS | {
+    "shear x": Operation(
+        lambda images, step, fill=0: warp.shear_x_cubic(images, 0.3 * step.double() / 9, fill),
+        True,
+        True,
+    ),
+    "shear y": Operation(
+        lambda images, step, fill=0: warp.shear_y_cubic(images, 0.3 * step.double() / 9, fill),
+        True,
+        True,
+    ),
+    "translate x": Operation(
+        lambda images, step, fill=0: warp.translate_x(
+            images, _shift(images, 3, step).round(), fill
+        ),
+        True,
+        True,
+    ),
+    "translate y": Operation(
+        lambda images, step, fill=0: warp.translate_y(
+            images, _shift(images, 2, step).round(), fill
+        ),
+        True,
+        True,
+    ),
+    "rotate": OPERATIONS["rotate"]._replace(has_direction=False),
+    "solarize": Operation(
+        lambda images, step: colour.solarize(images, 256 * (9 - step) / 9), False
+    ),
+}
+"""The operations of the repository ViT-CIFAR; those of colour equal torchvision's."""
 
 Choice = tuple[str, float, int]
 """An operation, its probability and its step; the step is 0 if the operation has none."""
@@ -89,11 +147,18 @@ def find_probabilities(pair: Tensor) -> Tensor:
     return torch.tensor([[chance for _, chance, _ in row] for row in CIFAR10_POLICY])[pair]
 
 
-def apply_policy(images: Tensor, pair: Tensor, applied: Tensor, negative: Tensor) -> Tensor:
+def apply_policy(
+    images: Tensor,
+    pair: Tensor,
+    applied: Tensor,
+    negative: Tensor,
+    operations: Mapping[str, Operation] = OPERATIONS,
+    fill: int = 0,
+) -> Tensor:
     """Apply to each of the images [N, C, H, W], uint8, its pair of operations.
 
     All images of one operation are processed together. ``pair`` [N], ``applied`` [N, 2] and
-    ``negative`` [N, 2] are those of `Draws`, on the CPU.
+    ``negative`` [N, 2] are those of `Draws`, on the CPU. Uncovered pixels get the value ``fill``.
 
     Raises:
         TrActValueError: the images have neither one channel nor three.
@@ -103,7 +168,7 @@ def apply_policy(images: Tensor, pair: Tensor, applied: Tensor, negative: Tensor
             f"AutoAugment takes images with 1 or 3 channels; got {images.shape[1]}: set "
             "data.policy='none'."
         )
-    names = list(OPERATIONS)
+    names = list(operations)
     numbers = torch.tensor([[names.index(name) for name, _, _ in row] for row in CIFAR10_POLICY])
     steps = torch.tensor([[step for _, _, step in row] for row in CIFAR10_POLICY])
     images = images.clone()
@@ -111,10 +176,11 @@ def apply_policy(images: Tensor, pair: Tensor, applied: Tensor, negative: Tensor
         number = torch.where(applied[:, half], numbers[pair, half], -1)
         step = steps[pair, half]
         signed = torch.where(negative[:, half], -step, step)
-        for i, operation in enumerate(OPERATIONS.values()):
+        for i, operation in enumerate(operations.values()):
             chosen = torch.nonzero(number == i).squeeze(1)
             if len(chosen):
                 where = chosen.to(images.device)
                 amount = (signed if operation.has_direction else step)[chosen]
-                images[where] = operation.apply(images[where], amount)
+                filling = (fill,) if operation.moves_pixels else ()
+                images[where] = operation.apply(images[where], amount, *filling)
     return images

@@ -12,12 +12,30 @@ import torch
 from torch import Tensor
 
 from trainact.errors import TrActTypeError, TrActValueError
-from trainact.lab.augment.autoaugment import CIFAR10_POLICY, apply_policy, find_probabilities
+from trainact.lab.augment.autoaugment import (
+    CIFAR10_POLICY,
+    OPERATIONS,
+    UPSTREAM_OPERATIONS,
+    Operation,
+    apply_policy,
+    find_probabilities,
+)
 from trainact.lab.augment.warp import crop_and_flip, rotate
 from trainact.lab.randomness import make_generator
 from trainact.lab.recipes.recipe import DataFields
 
-__all__ = ["Draws", "alternate_flips", "augment", "draw_augmentation", "draw_mirrored"]
+__all__ = [
+    *("POLICIES", "Draws", "alternate_flips", "augment"),
+    *("draw_augmentation", "draw_mirrored"),
+]
+
+POLICIES: dict[str, dict[str, Operation]] = {
+    "autoaugment-cifar10": OPERATIONS,
+    "autoaugment-cifar10-upstream": UPSTREAM_OPERATIONS,
+}
+"""The operations of each ``data.policy`` that takes batches; the others take single images."""
+FILLS = {"black": 0, "grey": 128}
+"""The value of uncovered pixels, by ``data.augment_fill``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +43,8 @@ class Draws:
     """The random choices for the N images of a batch, on the CPU."""
 
     padding: int  # pixels around an image before it is cropped
+    policy: str  # data.policy
+    fill: int  # value of the pixels that rotation and policy uncover
     top: Tensor  # int64 [N], the first row of the crop, 0 to 2 padding
     left: Tensor  # int64 [N], the first column of the crop
     flip: Tensor  # bool [N], whether the image is flipped horizontally
@@ -64,12 +84,14 @@ def draw_augmentation(count: int, fields: DataFields, generator: torch.Generator
     chance, sign = torch.rand(2, count, 2, generator=generator)
     return Draws(
         padding=padding,
+        policy=fields.policy,
+        fill=FILLS[fields.augment_fill],
         top=top,
         left=left,
         flip=(flip < 0.5) & fields.flip,
         angle=(2 * turn - 1) * fields.rotation,
         pair=pair,
-        applied=(chance < find_probabilities(pair)) & (fields.policy == "autoaugment-cifar10"),
+        applied=(chance < find_probabilities(pair)) & (fields.policy in POLICIES),
         negative=sign < 0.5,
         reflect=fields.crop_fill == "reflect",
     )
@@ -108,7 +130,14 @@ def augment(images: Tensor, draws: Draws) -> Tensor:
         places = draws.top, draws.left, draws.flip, draws.padding
         images = crop_and_flip(images, *places, reflect=draws.reflect)
     if draws.angle.any():
-        images = rotate(images, draws.angle)
+        images = rotate(images, draws.angle, draws.fill)
     if draws.applied.any():
-        images = apply_policy(images, draws.pair, draws.applied, draws.negative)
+        images = apply_policy(
+            images,
+            draws.pair,
+            draws.applied,
+            draws.negative,
+            POLICIES[draws.policy],
+            draws.fill,
+        )
     return images

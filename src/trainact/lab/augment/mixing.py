@@ -1,11 +1,13 @@
-"""Mixup and CutMix: a batch is mixed with itself in reverse order, with one draw per batch.
+"""Mixup and CutMix: a group of images is mixed with itself in reverse order, with one draw.
+
+A group is the whole batch, or ``data.mixing_batch`` images of it. In DeiT it is the share of a GPU.
 
 Zhang, Cisse, Dauphin, Lopez-Paz: mixup: Beyond Empirical Risk Minimization, 2018.
 Yun et al.: CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features,
 2019.
 
 The formulas are those of timm's ``Mixup`` in mode "batch". The draws depend only on the seed, the
-epoch and the step, and a rank holds both images of each pair (`share_pairs`).
+epoch and the step, and a rank holds both images of each pair (`share_groups`).
 """
 
 from typing import NamedTuple
@@ -18,7 +20,7 @@ from torch import Tensor
 from trainact.lab.randomness import mix
 from trainact.lab.recipes.recipe import DataFields
 
-__all__ = ["Mixture", "draw_mixture", "mix_images", "mix_labels", "share_pairs"]
+__all__ = ["Mixture", "draw_mixture", "mix_images", "mix_labels", "share_groups"]
 
 
 class Mixture(NamedTuple):
@@ -66,15 +68,30 @@ def mix_labels(labels: Tensor, num_classes: int, mixture: Mixture) -> Tensor:
     return own * mixture.weight + own.flip(0) * (1 - mixture.weight)
 
 
-def share_pairs(count: int, rank: int, ranks: int) -> Tensor:
-    """Return the indices [M] of a rank's images in a batch of ``count``.
+def share_groups(
+    count: int, rank: int, ranks: int, group_size: int = 0
+) -> list[tuple[int, Tensor]]:
+    """Return a rank's images in a batch of ``count``: the number of each group and indices [M].
 
-    Image i and its partner ``count - 1 - i`` go to the same rank, at opposite ends of its share, so
-    mixing each share equals mixing the batch.
+    Groups have at most ``group_size`` images, and 0 makes the batch one group. Group g of G takes
+    every G-th image from g on, so that the copies of repeated augmentation are in different groups.
+    In a group of n, image i and its partner n - 1 - i go to the same rank, at opposite ends of its
+    share, so mixing each share equals mixing the group.
 
-    >>> [share_pairs(7, rank, 2).tolist() for rank in (0, 1)]
-    [[0, 1, 5, 6], [2, 3, 4]]
+    >>> [[indices.tolist() for _, indices in share_groups(7, rank, 2)] for rank in (0, 1)]
+    [[[0, 1, 5, 6]], [[2, 3, 4]]]
+    >>> [(number, indices.tolist()) for number, indices in share_groups(6, 0, 1, group_size=3)]
+    [(0, [0, 2, 4]), (1, [1, 3, 5])]
     """
-    first = torch.arange((count + 1) // 2).tensor_split(ranks)[rank]
-    last = (count - 1 - first).flip(0)
-    return torch.cat([first, last[last >= (count + 1) // 2]])
+    groups = -(-count // group_size) if group_size else 1
+    members = [torch.arange(number, count, groups) for number in range(groups)]
+    halves = [(len(own) + 1) // 2 for own in members]
+    mine = torch.arange(sum(halves)).tensor_split(ranks)[rank]  # pairs, counted over all groups
+    shares, start = [], 0
+    for number, (own, half) in enumerate(zip(members, halves, strict=True)):
+        first = mine[(mine >= start) & (mine < start + half)] - start
+        last = (len(own) - 1 - first).flip(0)
+        if len(first):
+            shares.append((number, own[torch.cat([first, last[last >= half]])]))
+        start += half
+    return shares

@@ -110,7 +110,8 @@ def load_initial_weights(recipe: Recipe, network: nn.Module) -> LoadedWeights | 
     fields = recipe.model
     if not fields.weights and (not fields.pretraining or recipe.run.smoke):
         return None
-    return load_weights(network, find_weights(fields, recipe.run.seed), fields.weights_strict)
+    path = find_weights(fields, recipe.run.seed)
+    return load_weights(network, path, fields.weights_strict, fields.positions)
 
 
 def hash_weights(network: nn.Module) -> str:

@@ -10,9 +10,10 @@ import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainact.errors import TrActValueError
@@ -86,8 +87,13 @@ def find_weights(fields: ModelFields, seed: int) -> Path:
     raise TrActValueError(f"model.weights: {several}; give one file.")
 
 
-def load_weights(network: nn.Module, path: Path, strict: bool) -> LoadedWeights:
-    """Load the weights of a file into the network.
+def load_weights(
+    network: nn.Module,
+    path: Path,
+    strict: bool,
+    positions: Literal["antialiased", "bicubic"] = "antialiased",
+) -> LoadedWeights:
+    """Load the weights of a file into the network; ``positions`` is that of the recipe.
 
     Raises:
         TrActValueError: the file cannot be read; or, if ``strict``, weights other than the
@@ -106,7 +112,7 @@ def load_weights(network: nn.Module, path: Path, strict: bool) -> LoadedWeights:
             taken[name] = given[name]
         elif name.rpartition(".")[0] == head:
             lists["replaced"].append(name)
-        elif (resized := _resize_positions(network, name, given[name])) is not None:
+        elif (resized := _resize_positions(network, name, given[name], positions)) is not None:
             taken[name] = resized
             lists["resized"].append(name)
         else:
@@ -183,8 +189,14 @@ def _find_classifier(network: nn.Module) -> str:
     return names[-1] if names else ""
 
 
-def _resize_positions(network: nn.Module, name: str, positions: Tensor) -> Tensor | None:
-    """Return timm's position embeddings for the network's grid; None for other weights."""
+def _resize_positions(
+    network: nn.Module, name: str, positions: Tensor, kind: Literal["antialiased", "bicubic"]
+) -> Tensor | None:
+    """Return position embeddings for the network's grid; None for other weights.
+
+    ``antialiased`` resizes as timm does, ``bicubic`` as DeiT: without antialiasing, whose cubic
+    kernel differs also where a grid is enlarged (a = -0.5 instead of -0.75).
+    """
     grid = getattr(getattr(network, "patch_embed", None), "grid_size", None)
     if name != "pos_embed" or grid is None or positions.ndim != 3:
         return None
@@ -193,6 +205,11 @@ def _resize_positions(network: nn.Module, name: str, positions: Tensor) -> Tenso
     side = round((positions.shape[1] - prefix) ** 0.5)
     if positions.shape[2] != own.shape[2] or side**2 + prefix != positions.shape[1]:
         return None
+    if kind == "bicubic":
+        first, rest = positions.split([prefix, side**2], dim=1)
+        pixels = rest.float().unflatten(1, (side, side)).permute(0, 3, 1, 2)
+        resized = F.interpolate(pixels, size=tuple(grid), mode="bicubic", align_corners=False)
+        return torch.cat([first, resized.permute(0, 2, 3, 1).flatten(1, 2).to(first.dtype)], dim=1)
     import_torchvision()
     from timm.layers import resample_abs_pos_embed
 

@@ -67,10 +67,18 @@ class DataFields:
     flip_order: Literal["random", "alternating"] = "random"  # alternating: random in the first
     # epoch, then each image is mirrored in every other epoch
     rotation: float = 0.0  # maximum angle in degrees
-    policy: Literal["none", "autoaugment-cifar10", "three-augment", "rand-augment"] = "none"
+    policy: Literal[
+        "none",
+        "autoaugment-cifar10",  # as in torchvision
+        "autoaugment-cifar10-upstream",  # as in the repository ViT-CIFAR
+        "three-augment",
+        "rand-augment",
+    ] = "none"
+    augment_fill: Literal["black", "grey"] = "black"  # pixels that rotation and AutoAugment uncover
     colour_jitter: float = 0.0  # maximum change of brightness, contrast and saturation
     mixup: float = 0.0  # α of Beta(α, α), one draw per batch; 0: off
     cutmix: float = 0.0  # likewise, for the area of the box; with both, one is chosen at random
+    mixing_batch: int = 0  # images that are mixed with each other, by one draw; 0: the batch
     repeats: int = 1  # repeated augmentation: copies of an image, each augmented independently
     values: Literal["standard", "unit", "raw"] = "standard"  # standardised, [0, 1] or [0, 255]
     mean: tuple[float, ...] = ()  # of values in [0, 1]; empty: measured on the training images
@@ -104,6 +112,8 @@ class ModelFields:
     weights: str = ""  # file of initial weights; {pretraining} and {seed} are filled in
     pretraining: str = ""  # arm in which the initial weights were trained
     weights_strict: bool = True  # whether the file must hold every weight but the classifier's
+    positions: Literal["antialiased", "bicubic"] = "antialiased"  # how a ViT's are resized: as in
+    # timm, or as in DeiT
     start: Literal["default", "eigen", "random"] = "default"  # of the first layer; see whiten()
     start_scale: Literal["keep", "unit"] = "keep"
     start_signs: bool = True  # both signs of each eigenvector
@@ -157,6 +167,7 @@ class OptimizerFields:
     clip_norm: float = 0.0  # maximum norm of the whole gradient; 0: no clipping
     label_smoothing: float = 0.0
     reduction: Literal["mean", "sum"] = "mean"  # of the loss over the images of a batch
+    smoothing_over: Literal["all", "others"] = "all"  # classes that share it; others: not the label
     loss: Literal["cross-entropy", "binary"] = "cross-entropy"  # binary: one-vs-rest per class
 
 
@@ -168,9 +179,12 @@ class ScheduleFields:
     name: Literal["cosine", "steps", "constant", "triangle"] = "cosine"
     warmup_epochs: float = 0.0
     warmup_from: float = 0.0  # learning rate at the start of the warm-up
-    cosine_over: Literal["rest", "run"] = "rest"  # epochs after the warm-up, or all epochs
+    cosine_over: Literal["rest", "run", "late-run"] = "rest"  # epochs after the warm-up; all
+    # epochs; or all, counted from one epoch after the warm-up, so that it ends above final_lr
     final_lr: float = 0.0
     milestones: tuple[float, ...] = ()  # in epochs
+    first_epoch: int = 0  # number of the first epoch in milestones
+    lag_epochs: int = 0  # epochs by which the learning rate is behind; it starts as in the first
     decay: float = 0.1  # factor at each milestone
     triangle_start: float = 0.2  # learning rate at the start, as a fraction of optimizer.lr
     triangle_peak: float = 0.23  # part of the run after which it is optimizer.lr
@@ -236,14 +250,16 @@ POSITIVE = {
 }
 FIELDS_ADDED_LATER = {
     "data": ("classes", "crop_fill", "interpolation", "test_crop", "colour_jitter", "mixup",
-             "cutmix", "repeats", "flip_order", "test_views"),
+             "cutmix", "repeats", "flip_order", "test_views", "augment_fill", "mixing_batch"),
     "model": ("weights", "pretraining", "weights_strict", "start", "start_scale", "start_signs",
-              "start_images"),
+              "start_images", "positions"),
     "tract": ("center", "relative", "moment_decay"),
     "optimizer": ("eps", "decay_vectors", "loss", "first_layer_frozen", "first_layer_rule", "body",
                   "muon_lr", "muon_momentum", "units", "first_layer_bias_epochs", "norm_bias_lr",
-                  "lookahead_steps", "lookahead_decay", "lookahead_power", "reduction"),
-    "schedule": ("cosine_over", "triangle_start", "triangle_peak", "triangle_end"),
+                  "lookahead_steps", "lookahead_decay", "lookahead_power", "reduction",
+                  "smoothing_over"),
+    "schedule": ("cosine_over", "triangle_start", "triangle_peak", "triangle_end", "first_epoch",
+                 "lag_epochs"),
 }  # fmt: skip
 """Fields that older recipes lack. A recipe's identity ignores them at their defaults, so that older
 runs keep theirs."""
@@ -390,6 +406,11 @@ def _check(recipe: Recipe) -> None:
         "optimizer.loss='binary' needs targets of 0 and 1; set optimizer.label_smoothing=0.",
     )
     _check_speed(optimizer, recipe.schedule)
+    _require(
+        optimizer.smoothing_over == "all" or optimizer.label_smoothing <= 0.5,
+        "optimizer.smoothing_over='others' leaves the label the largest share: "
+        f"optimizer.label_smoothing is at most 0.5; got {optimizer.label_smoothing}.",
+    )
     _require(run.ema < 1, f"run.ema is a decay in [0, 1); got {run.ema}.")
     _require(
         accumulation <= data.batch_size,

@@ -35,6 +35,7 @@ def shrink(experiment: Experiment, changes: Mapping[str, Any] | None = None) -> 
         "data.workers": 0,
         "schedule.warmup_epochs": min(experiment.recipe.schedule.warmup_epochs, 0.5),
         "schedule.milestones": [],
+        "schedule.lag_epochs": 0,
         "schedule.per": "step",  # with "epoch", a run of one epoch would stay in the warm-up
     }
     if data.image_size > LARGE:

@@ -19,7 +19,7 @@ from trainact.lab.augment.batch import (
     draw_augmentation,
     draw_mirrored,
 )
-from trainact.lab.augment.mixing import draw_mixture, mix_images, mix_labels, share_pairs
+from trainact.lab.augment.mixing import draw_mixture, mix_images, mix_labels, share_groups
 from trainact.lab.data.images import ImageData, Images, ImageStream, ImageTensor, Standard
 from trainact.lab.randomness import make_generator
 from trainact.lab.recipes.recipe import DataFields
@@ -141,39 +141,55 @@ class Batches:
             return
         shares = []
         for step in range(start, self.steps):
-            mine, first = self._find_mine(len(batches[step])), step * self.fields.batch_size
+            mine, first = self.find_mine(len(batches[step])), step * self.fields.batch_size
             pairs = zip((first + mine).tolist(), batches[step][mine].tolist(), strict=True)
             shares.append([(epoch, position, index) for position, index in pairs])
         loader = make_loader(self.stream, shares, self.fields.workers)
         for step, (pixels, labels) in zip(range(start, self.steps), loader, strict=True):
             share = Share(self.normalise(pixels.to(self.place.device)), labels)
-            yield self._mix(epoch, step, share), len(batches[step])
+            yield self._mix(epoch, step, share, len(batches[step])), len(batches[step])
 
     def _augment_share(self, epoch: int, step: int, batch: Tensor) -> Share:
         generator = make_generator(self.seed, "augment", epoch, step)
         draws = draw_augmentation(len(batch), self.fields, generator)
         if self.mirrored is not None:
             draws = alternate_flips(draws, self.mirrored[batch], epoch)
-        mine = self._find_mine(len(batch))
+        mine = self.find_mine(len(batch))
         indices = batch[mine].to(self.place.device)
         pixels = augment(self.images[indices], draws.select(mine))
-        return self._mix(epoch, step, Share(self.normalise(pixels), self.labels[batch[mine]]))
+        share = Share(self.normalise(pixels), self.labels[batch[mine]])
+        return self._mix(epoch, step, share, len(batch))
 
-    def _find_mine(self, count: int) -> Tensor:
+    def find_mine(self, count: int) -> Tensor:
         """Return the positions [M] of this rank's images in a batch of ``count``."""
         if self.mixes:
-            return share_pairs(count, self.place.rank, self.place.ranks)
+            return torch.cat([indices for _, indices in self._find_groups(count)])
         return torch.arange(count).tensor_split(self.place.ranks)[self.place.rank]
 
-    def _mix(self, epoch: int, step: int, share: Share) -> Share:
-        """Apply mixup and cutmix if the recipe has them; move the labels to the device."""
-        labels = share.labels.to(self.place.device)
+    def _find_groups(self, count: int) -> list[tuple[int, Tensor]]:
+        """Return the groups of this rank's images that are mixed, in a batch of ``count``."""
+        return share_groups(count, self.place.rank, self.place.ranks, self.fields.mixing_batch)
+
+    def _mix(self, epoch: int, step: int, share: Share, count: int) -> Share:
+        """Apply mixup and cutmix if the recipe has them; move the labels to the device.
+
+        ``count`` is the number of images of the whole batch.
+        """
+        share = Share(share.images, share.labels.to(self.place.device))
         if not self.mixes:
-            return Share(share.images, labels)
+            return share
         height, width = share.images.shape[2:]
-        mixture = draw_mixture(self.fields, height, width, self.seed, "mixing", epoch, step)
-        targets = mix_labels(labels, self.num_classes, mixture)
-        return Share(mix_images(share.images, mixture), targets)
+        groups, place = self._find_groups(count), (self.seed, "mixing", epoch, step)
+        sizes = [len(indices) for _, indices in groups]
+        mixed = []
+        for (number, _), images, labels in zip(
+            groups, share.images.split(sizes), share.labels.split(sizes), strict=True
+        ):
+            group = (number,) if self.fields.mixing_batch else ()
+            mixture = draw_mixture(self.fields, height, width, *place, *group)
+            targets = mix_labels(labels, self.num_classes, mixture)
+            mixed.append(Share(mix_images(images, mixture), targets))
+        return mixed[0] if len(mixed) == 1 else Share(*map(torch.cat, zip(*mixed, strict=True)))
 
     def hash_order(self, epoch: int, before: str) -> str:
         """Return a digest of this epoch's order and of ``before``, that of the earlier epochs."""

@@ -196,21 +196,25 @@ def rate_at(fields: ScheduleFields, lr: float, step: int, steps_per_epoch: int) 
     epoch = step / steps_per_epoch
     if fields.per == "epoch":
         epoch = float(step // steps_per_epoch)
+    epoch = max(epoch - fields.lag_epochs, 0.0)
     if epoch < fields.warmup_epochs:
         return fields.warmup_from + (lr - fields.warmup_from) * epoch / fields.warmup_epochs
     match fields.name:
         case "constant":
             return lr
         case "steps":
-            return lr * fields.decay ** sum(epoch >= milestone for milestone in fields.milestones)
+            number = epoch + fields.first_epoch
+            return lr * fields.decay ** sum(number >= milestone for milestone in fields.milestones)
         case "triangle":
             part, peak = epoch / fields.epochs, fields.triangle_peak
             if part < peak:
                 return lr * (fields.triangle_start + (1 - fields.triangle_start) * part / peak)
             return lr * (1 - (1 - fields.triangle_end) * min((part - peak) / (1 - peak), 1.0))
         case "cosine":
-            before = fields.warmup_epochs if fields.cosine_over == "rest" else 0.0
-            part = min((epoch - before) / max(fields.epochs - before, 1e-9), 1.0)
+            warm_up = fields.warmup_epochs
+            start = {"rest": warm_up, "run": 0.0, "late-run": warm_up + 1}[fields.cosine_over]
+            length = fields.epochs - (warm_up if fields.cosine_over == "rest" else 0.0)
+            part = min(max(epoch - start, 0.0) / max(length, 1e-9), 1.0)
             return fields.final_lr + (lr - fields.final_lr) * (1 + math.cos(math.pi * part)) / 2
 
 

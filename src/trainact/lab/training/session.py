@@ -304,7 +304,8 @@ def sum_losses(logits: Tensor, labels: Tensor, fields: OptimizerFields) -> Tenso
     """Return the training loss of logits [N, classes], summed over images.
 
     Labels are int64 [N], or for mixed images the share of each class, [N, classes]. The binary loss
-    replaces every share above 0 by 1, as DeiT-III does.
+    replaces every share above 0 by 1, as DeiT-III does. Label smoothing takes its share ε from the
+    label and gives ε/K to each of the K classes, or ε/(K-1) to each of the others.
     """
     if fields.loss == "binary":
         if labels.ndim == 1:
@@ -312,6 +313,9 @@ def sum_losses(logits: Tensor, labels: Tensor, fields: OptimizerFields) -> Tenso
         present = (labels > 0).float()
         return F.binary_cross_entropy_with_logits(logits, present, reduction="none").mean(1).sum()
     smoothing = fields.label_smoothing
+    if fields.smoothing_over == "others":
+        classes = logits.shape[1]
+        smoothing *= classes / max(classes - 1, 1)  # over all classes: the label gets its part back
     return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 
 

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from trainact.errors import TrActValueError
 from trainact.lab.augment.batch import (
+    POLICIES,
     alternate_flips,
     augment,
     draw_augmentation,
@@ -78,9 +79,12 @@ class StreamDataset(PositionDataset):
         if fields.flip and fields.flip_order == "alternating":
             self.mirrored = draw_mirrored(len(images), seed)
         self.augment_pil = PilAugment(fields, image_size)
-        policy = fields.policy if fields.policy == "autoaugment-cifar10" else "none"
         self.batch_fields = DataFields(
-            crop="none", flip=fields.flip, rotation=fields.rotation, policy=policy
+            crop="none",
+            flip=fields.flip,
+            rotation=fields.rotation,
+            policy=fields.policy if fields.policy in POLICIES else "none",
+            augment_fill=fields.augment_fill,
         )  # the augmentation of tensors; the rest is applied to PIL images
 
     def __len__(self) -> int:
