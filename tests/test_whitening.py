@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from cases import assert_close
+from cases import CASES, assert_close
 from trainact import (
     TrAct,
     TrActError,
@@ -84,6 +84,18 @@ def test_the_weight_is_the_references(name, filters, scale, signs, images):
     expected = whitened_weight_of_layer(layer, x, **settings)
     assert whiten(layer, x.split(3), **settings) == [""]
     assert_close(layer.weight.detach(), expected, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if "no-" not in case.name], ids=lambda case: case.name
+)
+def test_every_kind_of_layer_starts_in_whitened_coordinates(case):
+    layer, x = case.draw()
+    x = torch.stack([x, torch.randn_like(x)])  # two batches: one row alone is constant
+    stacked = torch.cat(list(x)) if x.dim() > 2 and "unbatched" not in case.name else x
+    expected = whitened_weight_of_layer(layer, stacked, "random", "unit", eps=0.05)
+    whiten(layer, stacked if x.dim() == 2 else x.unbind(), filters="random", scale="unit", eps=0.05)
+    assert_close(layer.weight.detach(), expected)
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-3, 2])

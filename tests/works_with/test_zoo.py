@@ -7,7 +7,14 @@ import torch
 from torch import nn
 
 from tools import zoo
-from trainact import TrActValueError, accumulate, apply_tract, check_tract, find_first_layers
+from trainact import (
+    TrActValueError,
+    accumulate,
+    apply_tract,
+    check_tract,
+    find_first_layers,
+    whiten,
+)
 from trainact.lab.models.zoos import build_meta_model, build_on_meta, list_names
 from trainact.lab.torchvision_import import import_torchvision
 
@@ -149,3 +156,43 @@ def test_another_image_size_in_timm_keeps_the_layer():
 def test_an_unknown_name_is_answered_with_the_nearest(reference, message):
     with pytest.raises(TrActValueError, match=message):
         build_meta_model(reference)
+
+
+def make_vit() -> nn.Module:
+    import transformers
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.ViTConfig(**sizes, intermediate_size=32, image_size=32, patch_size=8)
+    return transformers.ViTForImageClassification(config)
+
+
+def make_timm(name: str) -> nn.Module:
+    import timm
+
+    return timm.create_model(name)
+
+
+def make_video() -> nn.Module:
+    import torchvision
+
+    return torchvision.models.video.r3d_18()
+
+
+@pytest.mark.parametrize(
+    ("make", "images"),
+    [
+        (lambda: make_timm("test_resnet"), torch.rand(4, 3, 64, 64)),
+        (lambda: make_timm("test_vit"), torch.rand(16, 3, 160, 160)),
+        (make_video, torch.rand(2, 3, 4, 32, 32)),
+        (make_vit, {"pixel_values": torch.rand(8, 3, 32, 32), "labels": torch.arange(8) % 2}),
+    ],
+    ids=["resnet", "vit", "video", "transformers"],
+)
+def test_whiten_changes_the_layer_that_apply_tract_finds(make, images):
+    model = make().eval()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    names = whiten(model, [images])
+    after = model.state_dict()
+    changed = [name for name, tensor in before.items() if not torch.equal(after[name], tensor)]
+    assert changed == [f"{name}.weight" for name in names]
+    assert apply_tract(model) == names
