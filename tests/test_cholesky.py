@@ -24,6 +24,14 @@ def test_dividing_by_the_factor_multiplies_by_the_inverse():
     assert torch.equal(matrix, before)
 
 
+def test_each_group_may_have_its_own_damping():
+    matrix, damping = torch.randn(2, 9, 4).double(), torch.tensor([0.1, 3.0]).double()
+    factor = factorize(matrix.mT @ matrix, damping)
+    for group, (one, number) in enumerate(zip(matrix, damping, strict=True)):
+        expected = one.T @ one + number * torch.eye(4).double()
+        assert_close(factor.lower[group] @ factor.lower[group].T, expected)
+
+
 def test_a_failed_factorization_gives_nan_and_a_warning_with_advice():
     indefinite = torch.diag(torch.tensor([1.0, -1.0]))[None]
     with pytest.warns(RuntimeWarning, match=r"moment_dtype=torch\.float64"):

@@ -1,10 +1,9 @@
-"""The functional form, dtypes, autocast, NaN and infinity, tracing and second derivatives."""
+"""Dtypes, autocast, NaN and infinity, tracing and second derivatives."""
 
 import copy
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -12,34 +11,10 @@ from torch.utils._pytree import tree_leaves
 
 import trainact
 from cases import CASES, Case, assert_close
-from trainact import TrAct, TrActError, accumulate, precondition_grad
+from trainact import TrAct, TrActError, accumulate
 from trainact.reference import cut_patches, tract_gradient_of_layer
 
 RELATIVE_ERROR = {torch.float32: 1e-5, torch.bfloat16: 4e-3, torch.float16: 5e-4}
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_functional_form_is_the_layer(case: Case):
-    layer, x = case.draw()
-    tract = TrAct(copy.deepcopy(layer), lam=0.3)
-    grad_z = torch.randn_like(layer(x))
-    tract(x).backward(grad_z)
-    if isinstance(layer, nn.Linear):
-        z = F.linear(x, precondition_grad(layer.weight, x, 0.3), layer.bias)
-    else:
-        geometry = {
-            name: getattr(layer, name)
-            for name in ("stride", "padding", "dilation", "groups", "padding_mode")
-        }
-        weight = precondition_grad(layer.weight, x, 0.3, **geometry)
-        z = layer._conv_forward(x, weight, layer.bias)
-    z.backward(grad_z)
-    assert torch.equal(layer.weight.grad, tract.weight.grad)
-
-
-def test_the_identity_shares_the_weights_memory():
-    weight, x = torch.randn(4, 6, requires_grad=True), torch.randn(9, 6)
-    assert precondition_grad(weight, x).data_ptr() == weight.data_ptr()
 
 
 def precondition_exactly(layer, x, plain_grad):
@@ -222,14 +197,6 @@ def test_an_unusable_input_is_refused(x, message):
     with pytest.raises(TrActError, match=message) as caught:
         layer(x)
     assert isinstance(caught.value, TypeError)
-
-
-@pytest.mark.parametrize(
-    ("weight", "message"), [("weight", "got str"), (torch.randn(3), "got 1 dimensions")]
-)
-def test_an_unusable_weight_is_refused(weight, message):
-    with pytest.raises(TrActError, match=message):
-        precondition_grad(weight, torch.randn(3, 3))
 
 
 def test_a_wrong_shape_raises_torchs_error():

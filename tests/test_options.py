@@ -81,14 +81,60 @@ def test_a_bad_count_is_refused(name, value, kind):
     assert type(layer) is nn.Linear
 
 
-def test_sync_is_a_bool():
-    with pytest.raises(TrActError, match="sync='ddp' is not accepted; use True or False"):
-        TrAct(nn.Linear(4, 3), sync="ddp")
+@pytest.mark.parametrize("name", ["sync", "relative"])
+def test_switches_are_bools(name):
+    with pytest.raises(TrActError, match=f"{name}='ddp' is not accepted; use True or False"):
+        TrAct(nn.Linear(4, 3), **{name: "ddp"})
+
+
+@pytest.mark.parametrize(
+    ("center", "kind"), [("layernorm", ValueError), (1, TypeError), (None, TypeError)]
+)
+def test_a_bad_center_is_refused(center, kind):
+    layer = nn.Linear(4, 3)
+    weight, x = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4)
+    for attempt in (
+        lambda: apply_tract(layer, center=center),
+        lambda: TrActLinear(4, 3, center=center),
+        lambda: precondition_grad(weight, x, center=center),
+    ):
+        with pytest.raises(TrActError, match=r"use True .*'batchnorm' .*, or False") as caught:
+            attempt()
+        assert isinstance(caught.value, kind)
+    assert type(layer) is nn.Linear
+
+
+@pytest.mark.parametrize(
+    ("decay", "kind"),
+    [
+        (1, ValueError),
+        (-0.1, ValueError),
+        (float("nan"), ValueError),
+        (10**400, ValueError),
+        (True, TypeError),
+        ("0.9", TypeError),
+        (None, TypeError),
+    ],
+)
+def test_a_bad_moment_decay_is_refused(decay, kind):
+    layer = nn.Linear(4, 3)
+    with pytest.raises(TrActError, match=r"use a number from 0 .* to below 1") as caught:
+        TrAct(layer, moment_decay=decay)
+    assert isinstance(caught.value, kind)
+    assert type(layer) is nn.Linear
+
+
+def test_a_moving_average_excludes_every():
+    with pytest.raises(TrActError, match=r"every=4 and moment_decay=0\.9 exclude each other"):
+        TrAct(nn.Linear(4, 3), every=4, moment_decay=0.9)
+    assert TrAct(nn.Linear(4, 3), every=4, moment_decay=0).options.moment_decay == 0.0
 
 
 def test_options_other_than_the_defaults_are_shown():
     assert repr(TrAct(nn.Linear(4, 3), every=4, rows=99)).endswith("lam=0.1, every=4, rows=99)")
     assert repr(TrAct(nn.Linear(4, 3), sync=True)).endswith("lam=0.1, sync=True)")
+    shown = repr(TrAct(nn.Linear(4, 3), center=True, relative=True, moment_decay=0.9))
+    assert shown.endswith("lam=0.1, center=True, relative=True, moment_decay=0.9)")
 
 
 @pytest.mark.parametrize(

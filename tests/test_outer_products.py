@@ -15,11 +15,18 @@ from trainact.outer_products import (
     choose_method,
     sum_by_large_chunks,
     sum_by_unfolding,
+    sum_centered_products,
     sum_outer_products,
 )
 from trainact.overlapping_patches import can_sum_by_lines, sum_by_lines
 from trainact.reference import cut_patches
-from trainact.rows import RowSample, count_rows, patches_of_layer, unfold_rows
+from trainact.rows import (
+    LINEAR_PATCHES,
+    RowSample,
+    count_rows,
+    patches_of_layer,
+    unfold_rows,
+)
 from trainact.torch_internals import TorchDispatchMode
 
 FLOAT64 = Precision(torch.float64, torch.float64)
@@ -129,6 +136,59 @@ def test_a_sample_is_scaled_up_to_all_rows():
     (rows,) = unfold_rows(x, patches, sample)
     actual = sum_outer_products(x, patches, FLOAT64, sample)
     assert torch.allclose(actual[0], rows.T @ rows * (72 / 9))
+
+
+def centered_error(actual: Tensor, rows: Tensor) -> float:
+    return error(actual, rows.double() - rows.double().mean(1, keepdim=True))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("shift", [0.0, 1e4])
+def test_centered_products_are_those_of_the_rows_minus_their_mean(case: Case, shift):
+    layer, x = case.draw()
+    rows = cut_patches(x + shift, layer)
+    if rows.shape[1] < 2:
+        pytest.skip("one row is its own mean")
+    actual = sum_centered_products(x + shift, rows.mean(1), patches_of_layer(layer), FLOAT64)
+    # with zero padding, the border itself has a large variance
+    assert centered_error(actual, rows) < (1e-12 if shift == 0 else 1e-8)
+
+
+@pytest.mark.parametrize("name", ["cifar-3x3", "resnet-7x7", "vit-s-16", "cifar-vit"])
+def test_float32_products_of_rows_with_a_large_mean_keep_their_digits(name):
+    """Products before the mean is subtracted would have lost 1e6 times more."""
+    layer, shape, _ = STEMS[name]
+    x = torch.randn(8, *shape[1:]).cumsum(-1).float() + 1000
+    rows = cut_patches(x, layer).double() if name == "cifar-vit" else unfolded(x, layer)
+    precision = Precision(torch.float32, torch.float64)
+    patches = patches_of_layer(layer)
+    actual = sum_centered_products(x, rows.mean(1), patches, precision)
+    naive = sum_outer_products(x, patches, precision) - torch.einsum(
+        "gi,gj->gij", rows.sum(1), rows.mean(1)
+    )
+    assert centered_error(actual, rows) < 1e-5
+    assert centered_error(naive, rows) > 10 * centered_error(actual, rows)
+
+
+def unfolded(x: Tensor, layer: nn.Module) -> Tensor:
+    return unfold_rows(x.double(), patches_of_layer(layer))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_centered_sample_is_centered_by_the_mean_of_all_rows(groups):
+    layer, x = nn.Conv2d(4, 4, 3, padding=1, groups=groups).double(), torch.randn(2, 4, 8, 8)
+    x, patches, sample = x.double() + 3, patches_of_layer(layer), RowSample(9, torch.tensor(5))
+    mean = cut_patches(x, layer).mean(1)
+    rows = unfold_rows(x, patches, sample) - mean.unsqueeze(1)
+    actual = sum_centered_products(x, mean, patches, FLOAT64, sample)
+    assert torch.allclose(actual, rows.mT @ rows * (128 / 9))
+
+
+@pytest.mark.parametrize("method", [sum_by_unfolding, sum_by_large_chunks, sum_outer_products])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_layer_without_inputs_has_an_empty_sum(method, device):
+    x = torch.zeros(5, 0, device=device)
+    assert method(x, LINEAR_PATCHES, FLOAT64).shape == (1, 0, 0)
 
 
 @pytest.mark.parametrize("chunk_bytes", [1 << 10, 1 << 16])

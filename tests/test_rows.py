@@ -1,5 +1,7 @@
 """Unfolded rows against patches cut out one by one."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -12,6 +14,8 @@ from trainact.rows import (
     count_rows,
     describe_patches,
     patches_of_layer,
+    shift_input,
+    sum_rows,
     unfold_in_chunks,
     unfold_rows,
 )
@@ -43,6 +47,31 @@ def test_chunks_hold_the_same_rows_as_the_whole(case: Case, max_elements: int):
         chunked = torch.cat(chunks, dim=1)
         assert torch.allclose(chunked.mT @ chunked, whole.mT @ whole)
         assert torch.allclose(chunked.sum(1), whole.sum(1))
+
+
+@every_case
+def test_the_sum_of_the_rows_needs_no_rows(case: Case):
+    layer, x = case.draw()
+    patches, rows = patches_of_layer(layer), cut_patches(x, layer)
+    for dtype in (torch.float32, torch.float64):
+        total = sum_rows(x.to(dtype), patches, torch.float64)
+        assert total.dtype == torch.float64
+        assert torch.allclose(total, rows.sum(1), rtol=1e-5, atol=1e-5)
+    assert torch.allclose(sum_rows(x, patches, torch.float64), rows.sum(1), atol=1e-12)
+
+
+@every_case
+def test_a_shifted_input_has_shifted_rows_also_at_the_border(case: Case):
+    layer, x = case.draw()
+    patches = patches_of_layer(layer)
+    if not count_rows(x, patches):
+        pytest.skip("no rows")
+    channels = x.shape[-len(patches.kernel_size) - 1]
+    shift = torch.randn(channels).double()
+    shifted, unpadded = shift_input(x, patches, shift)
+    columns = shift.reshape(patches.groups, -1, 1).expand(-1, -1, math.prod(patches.kernel_size))
+    expected = cut_patches(x, layer) - columns.reshape(patches.groups, 1, -1)
+    assert torch.equal(unfold_rows(shifted, unpadded), expected)
 
 
 def test_rows_times_weight_are_the_pre_activations():

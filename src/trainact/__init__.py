@@ -15,7 +15,7 @@ from trainact.errors import (
     UnsupportedLayerError,
 )
 from trainact.first_layer import find_first_layers
-from trainact.gradient import precondition_grad
+from trainact.functional import precondition_grad
 from trainact.layers import (
     TrActConv1d,
     TrActConv2d,
@@ -23,6 +23,7 @@ from trainact.layers import (
     TrActLayer,
     TrActLinear,
 )
+from trainact.state import load_tract_state, tract_state
 from trainact.whitening import whiten
 from trainact.wrap import TrAct, apply_tract, remove_tract
 from trainact.wrapped_layers import check_tract, split_first_layer
@@ -42,6 +43,9 @@ __all__ = [
     "accumulate",
     # optimizers
     "split_first_layer",
+    # checkpoints
+    "load_tract_state",
+    "tract_state",
     # layers and the functional form
     "TrActConv1d",
     "TrActConv2d",

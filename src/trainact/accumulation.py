@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from trainact.errors import TrActValueError
-from trainact.layers import TrActLayer
-from trainact.options import choose_precision
-from trainact.preconditioner import precondition
+from trainact.layers import TrActLayer, check_bias
+from trainact.options import Options, choose_precision
+from trainact.preconditioner import precondition_with_bias
 from trainact.second_moment import SecondMoment
 from trainact.sharding import reshard
 from trainact.wrapped_layers import check_tract, list_tract_layers
@@ -25,8 +25,9 @@ def accumulate(model: nn.Module) -> Iterator[None]:
     """Precondition once, with the rows of all micro-batches, instead of once per backward.
 
     Inside the block, the gradients of TrAct's weights stay plain and backward adds up their second
-    moments. At its end, each weight's gradient is preconditioned. The result in ``.grad`` is that
-    of one backward on the concatenated batch::
+    moments. At its end, each weight's gradient is preconditioned, with ``center=True`` together
+    with that of the bias. The result in ``.grad`` is that of one backward on the concatenated
+    batch::
 
         with accumulate(model):
             for images, labels in micro_batches:
@@ -35,7 +36,8 @@ def accumulate(model: nn.Module) -> Iterator[None]:
 
     For a layer that is called several times in one forward, this pooled second moment gives the
     exact least-squares solution. A gradient from before the block is added to the result. If the
-    block raises, the gradients of TrAct's weights are reset to those before the block.
+    block raises, the gradients of TrAct's weights are reset to those before the block. With
+    ``moment_decay``, the block counts as one step.
 
     In a distributed run, the second moments are summed over all ranks at the end of the block. So
     every rank must run the block, and its last backward must synchronise gradients (use ``no_sync``
@@ -55,7 +57,7 @@ def accumulate(model: nn.Module) -> Iterator[None]:
         for pool in pools:
             pool.begin_sum_over_ranks()
         for pool in pools:
-            pool.moment.wait()
+            pool.finish_moment()
         for pool in pools:
             pool.precondition()
     except BaseException:
@@ -70,20 +72,50 @@ def accumulate(model: nn.Module) -> Iterator[None]:
 
 
 @dataclass
+class _SetAside:
+    """A parameter whose gradient from before the block is set aside."""
+
+    parameter: Tensor
+    before: Tensor | None = None
+    copy: Tensor | None = None  # a wrapper (DDP) may overwrite ``before``
+
+    def open(self) -> None:
+        grad = self.parameter.grad
+        self.before = grad
+        self.copy = None if grad is None else grad.clone()
+        self.parameter.grad = None
+
+    def add_back(self) -> None:
+        if self.parameter.grad is None:
+            self.restore()
+        elif self.copy is not None:
+            self.parameter.grad.add_(self.copy)
+
+    def restore(self) -> None:
+        self.parameter.grad = self.before
+        if self.before is not None and self.copy is not None:
+            self.before.copy_(self.copy)
+
+
+@dataclass
 class _Pool:
     """A weight, the layers that share it, and the second moment of all their rows."""
 
     weight: Tensor
+    bias: Tensor | None  # only if its gradient is preconditioned too
     lam: float
+    options: Options
     moment: SecondMoment
     layers: list[TrActLayer] = field(default_factory=list)
-    grad_before: Tensor | None = None
-    grad_copy: Tensor | None = None  # a wrapper (DDP) may overwrite ``grad_before``
+    used: SecondMoment | None = None  # what the gradients are divided by: the moment or an average
+
+    def __post_init__(self) -> None:
+        parameters = [self.weight] if self.bias is None else [self.weight, self.bias]
+        self.set_aside = [_SetAside(parameter) for parameter in parameters]
 
     def open(self) -> None:
-        self.grad_before = self.weight.grad
-        self.grad_copy = None if self.weight.grad is None else self.weight.grad.clone()
-        self.weight.grad = None
+        for held in self.set_aside:
+            held.open()
         for layer in self.layers:
             layer.memory = layer.memory._replace(pool=self.moment)
 
@@ -97,47 +129,65 @@ class _Pool:
         assert sync_slot is not None
         self.moment.begin_sum_over_ranks(sync_slot)
 
+    def finish_moment(self) -> None:
+        """Wait for the sum; a moving average takes it in, even without a gradient on this rank.
+
+        Layers that share the weight have averages of their own; all take in the same.
+        """
+        self.moment.wait()
+        self.used = self.moment
+        for layer in self.layers:
+            if layer.memory.average is not None:
+                self.used = layer.memory.average.update_average_(
+                    self.moment, self.options.moment_decay
+                )
+
     def precondition(self) -> None:
-        grad = self.weight.grad
-        if grad is None:
+        grads = [held.parameter.grad for held in self.set_aside]
+        if any(grad is None for grad in grads):
             return
         with torch.no_grad():
-            if hasattr(grad, "full_tensor"):
-                self._precondition_sharded(grad)
+            if hasattr(grads[0], "full_tensor"):
+                self._precondition_sharded(grads)
             else:
-                grad.copy_(self._precondition(grad))
+                self._precondition(grads)
 
-    def _precondition_sharded(self, grad: Any) -> None:
-        """Precondition a DTensor in place.
+    def _precondition_sharded(self, grads: list[Any]) -> None:
+        """Precondition DTensors in place.
 
-        If it is sharded by outputs, and all outputs have the same second moment, each rank
-        preconditions its own shard. Otherwise (groups, or other shards) the gradient is gathered.
+        If they are sharded by outputs, and all outputs have the same second moment, each rank
+        preconditions its own shards. Otherwise (groups, or other shards) gradients are gathered.
         """
-        by_outputs = all(p.is_replicate() or p.is_shard(0) for p in grad.placements)
+        placements = [placement for grad in grads for placement in grad.placements]
+        by_outputs = all(p.is_replicate() or p.is_shard(0) for p in placements)
         if by_outputs and len(self.moment.total) == 1:
-            local = grad.to_local()
-            local.copy_(self._precondition(local))
+            self._precondition([grad.to_local() for grad in grads])
         else:
             from torch.distributed.tensor import distribute_tensor
 
-            tract = self._precondition(grad.full_tensor())
-            grad.copy_(distribute_tensor(tract, grad.device_mesh, grad.placements))
+            whole = [grad.full_tensor() for grad in grads]
+            self._precondition(whole)
+            for grad, tract in zip(grads, whole, strict=True):
+                grad.copy_(distribute_tensor(tract, grad.device_mesh, grad.placements))
 
-    def _precondition(self, grad: Tensor) -> Tensor:
-        """Return the TrAct gradient, or the gradient itself if no rows were added."""
-        tract = precondition(grad, self.moment, self.lam)
-        return torch.where(torch.as_tensor(self.moment.num_rows) > 0, tract, grad)
+    def _precondition(self, grads: list[Any]) -> None:
+        """Precondition the gradients of weight and perhaps bias in place, if rows were added."""
+        assert self.used is not None
+        grad_weight, grad_bias = grads[0], grads[1] if self.bias is not None else None
+        results: tuple[Any, Any] = precondition_with_bias(
+            grad_weight, grad_bias, self.used, self.lam, relative=self.options.relative
+        )
+        has_rows = torch.as_tensor(self.moment.num_rows) > 0
+        for grad, tract in zip(grads, results, strict=False):
+            grad.copy_(torch.where(has_rows, tract, grad))
 
     def add_grad_back(self) -> None:
-        if self.weight.grad is None:
-            self.restore_grad()
-        elif self.grad_copy is not None:
-            self.weight.grad.add_(self.grad_copy)
+        for held in self.set_aside:
+            held.add_back()
 
     def restore_grad(self) -> None:
-        self.weight.grad = self.grad_before
-        if self.grad_before is not None and self.grad_copy is not None:
-            self.grad_before.copy_(self.grad_copy)
+        for held in self.set_aside:
+            held.restore()
 
 
 def _make_pools(layers: list[TrActLayer]) -> list[_Pool]:
@@ -149,27 +199,60 @@ def _make_pools(layers: list[TrActLayer]) -> list[_Pool]:
         raise TrActValueError("the model is inside another accumulate block; use one at a time.")
     pools: dict[int, _Pool] = {}
     for layer in layers:
-        if not isinstance(layer.weight, nn.Parameter):
-            raise TrActValueError(
-                f"accumulate cannot precondition the weight of {type(layer).__name__}, which is "
-                "computed from other parameters; take the gradient of the whole batch instead."
-            )
+        _check_parameter("weight", layer)
         if not layer.weight.requires_grad:
             continue
+        if layer.options.changes_bias:
+            check_bias(layer, layer.options)
+            _check_parameter("bias", layer)
         pool = pools.setdefault(id(layer.weight), _make_pool(layer))
-        if pool.lam != layer.lam:
-            raise TrActValueError(
-                f"two TrAct layers share a weight but not lam ({pool.lam:g} and {layer.lam:g}); "
-                "set the same lam on both."
-            )
+        _check_same(pool, layer)
         pool.layers.append(layer)
+    _check_separate([pool.bias for pool in pools.values() if pool.bias is not None])
     return list(pools.values())
 
 
+def _check_parameter(name: str, layer: TrActLayer) -> None:
+    if not isinstance(getattr(layer, name), nn.Parameter):
+        raise TrActValueError(
+            f"accumulate cannot precondition the {name} of {type(layer).__name__}, which is "
+            "computed from other parameters; take the gradient of the whole batch instead."
+        )
+
+
+def _check_same(pool: _Pool, layer: TrActLayer) -> None:
+    """Raise if a layer needs another gradient of the weight than the layers that share it."""
+    if pool.lam != layer.lam:
+        raise TrActValueError(
+            f"two TrAct layers share a weight but not lam ({pool.lam:g} and {layer.lam:g}); "
+            "set the same lam on both."
+        )
+    for name in ("center", "relative", "moment_decay"):
+        ours, theirs = getattr(pool.options, name), getattr(layer.options, name)
+        if ours != theirs:
+            raise TrActValueError(
+                f"two TrAct layers share a weight but not {name} ({ours} and {theirs}); use the "
+                "same options for both."
+            )
+    if pool.bias is not None and pool.bias is not layer.bias:
+        raise TrActValueError(
+            "two TrAct layers with center=True share a weight but not the bias; accumulate needs "
+            "them to share both."
+        )
+
+
+def _check_separate(biases: list[Tensor]) -> None:
+    if len({id(bias) for bias in biases}) < len(biases):
+        raise TrActValueError(
+            "two TrAct layers with center=True share a bias but not the weight; accumulate needs "
+            "them to share both."
+        )
+
+
 def _make_pool(layer: TrActLayer) -> _Pool:
-    weight = layer.weight
-    groups = getattr(layer, "groups", 1)
-    num_inputs = math.prod(weight.shape[1:])
-    dtype = choose_precision(layer.options.moment_dtype, weight.dtype, weight.device).sums
-    total = torch.zeros(groups, num_inputs, num_inputs, dtype=dtype, device=weight.device)
-    return _Pool(weight, layer.lam, SecondMoment(total, total.new_zeros(())))
+    weight, options = layer.weight, layer.options
+    shape = (getattr(layer, "groups", 1), math.prod(weight.shape[1:]))
+    dtype = choose_precision(options.moment_dtype, weight.dtype, weight.device).sums
+    center = bool(options.center)
+    moment = SecondMoment.without_rows(shape, dtype, weight.device, center=center)
+    return _Pool(weight, layer.bias if options.changes_bias else None, layer.lam, options, moment)

@@ -18,7 +18,7 @@ class Factor(NamedTuple):
     failed: Tensor
 
 
-def factorize(matrix: Tensor, damping: float) -> Factor:
+def factorize(matrix: Tensor, damping: float | Tensor) -> Factor:
     """Return the Cholesky factor L of A + damping I = L Lᵀ.
 
     If the factorization fails, every gradient computed with it is NaN: a GradScaler skips such a
@@ -27,8 +27,10 @@ def factorize(matrix: Tensor, damping: float) -> Factor:
 
     Args:
         matrix: A, symmetric, shape [g, k, k]; it is overwritten by A + damping I.
-        damping: the number to add to its diagonal.
+        damping: the number to add to its diagonal, or one for each group, shape [g].
     """
+    if isinstance(damping, Tensor):
+        damping = damping.unsqueeze(-1)
     matrix.diagonal(dim1=-2, dim2=-1).add_(damping)
     factor = Factor(*torch.linalg.cholesky_ex(matrix))
     if is_readable(factor.failed) and bool(factor.failed.any()):

@@ -1,38 +1,24 @@
 """TrAct as an identity on the weight: the forward stays PyTorch's own, one gradient is replaced.
 
-``F.conv2d(x, precondition_grad(weight, x, ...), bias, ...)`` equals ``F.conv2d(x, weight, bias,
+``F.conv2d(x, apply_precondition(weight, x, ...), bias, ...)`` equals ``F.conv2d(x, weight, bias,
 ...)`` bit for bit, and so do its gradients by ``x`` and ``bias``. In backward, the plain gradient G
-of the weight becomes G (xᵀx/b + λI)⁻¹.
+of the weight becomes G (xᵀx/b + λI)⁻¹. With ``center=True``, weight and bias pass through the
+identity together, and both gradients are replaced.
 """
 
 import contextlib
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from trainact.errors import TrActTypeError, TrActValueError
-from trainact.options import (
-    DEFAULT_LAM,
-    Options,
-    Precision,
-    check_lam,
-    check_options,
-    choose_precision,
-)
-from trainact.preconditioner import precondition, precondition_few_rows
-from trainact.rows import (
-    Patches,
-    RowSample,
-    count_inputs,
-    count_rows,
-    describe_patches,
-    unfold_rows,
-)
-from trainact.second_moment import KeptMoment, SecondMoment
+from trainact.errors import TrActTypeError, TrActValueError, UnsupportedLayerError
+from trainact.options import Options, Precision, choose_precision
+from trainact.preconditioner import precondition_few_rows, precondition_with_bias
+from trainact.rows import Patches, RowSample, count_inputs, count_rows, unfold_rows
+from trainact.second_moment import KeptMoment, SecondMoment, Sums, measure_mean
 from trainact.synchronisation import (
     get_world_size,
     record_call,
@@ -41,11 +27,16 @@ from trainact.synchronisation import (
 )
 from trainact.torch_internals import is_inside_transform
 
-__all__ = ["Memory", "apply_precondition", "precondition_grad"]
+__all__ = [
+    "Memory",
+    "apply_precondition",
+    "apply_precondition_with_bias",
+    "find_bias_problem",
+]
 
 
 class Memory(NamedTuple):
-    """What a layer keeps from one backward to the next; none of it is in a checkpoint."""
+    """What a layer keeps from one backward to the next; none of it is in the state dict."""
 
     sync_slot: int | None = None
     """The layer's process group in :mod:`trainact.synchronisation`."""
@@ -53,84 +44,118 @@ class Memory(NamedTuple):
     """For ``every``."""
     seed: Tensor | None = None
     """For ``rows``: an int64 scalar that grows by one in each backward."""
+    average: SecondMoment | None = None
+    """For ``moment_decay``: its tensors are changed in place."""
     pool: SecondMoment | None = None
     """Inside ``accumulate``: gradients stay plain and rows are added here."""
 
-
-def precondition_grad(
-    weight: Tensor,
-    x: Tensor,
-    lam: float = DEFAULT_LAM,
-    *,
-    stride: int | Sequence[int] = 1,
-    padding: int | str | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    padding_mode: str = "zeros",
-    moment_dtype: torch.dtype | None = None,
-) -> Tensor:
-    """Return ``weight`` unchanged, but with TrAct's gradient.
-
-    This is the functional form, for custom layer classes: pass the result to ``F.linear`` or
-    ``F.conv1d/2d/3d`` instead of the weight, and the same arguments to both.
-
-    >>> x, weight = torch.randn(8, 5), torch.randn(3, 5, requires_grad=True)
-    >>> z = torch.nn.functional.linear(x, precondition_grad(weight, x))
-    >>> z.sum().backward()
-    >>> inverse = torch.linalg.inv(x.T @ x / 8 + 0.1 * torch.eye(5))
-    >>> torch.allclose(weight.grad, torch.ones(3, 8) @ x @ inverse, atol=1e-5)
-    True
-
-    Args:
-        weight: W, shape [m, n] for a linear layer, [m, C/groups, *kernel] for a convolution.
-        x: the layer's input: [..., n], or [N, C, *size] or [C, *size].
-        lam: λ, a positive finite number.
-        stride: as in the convolution.
-        padding: as in the convolution: numbers, ``'same'`` or ``'valid'``.
-        dilation: as in the convolution.
-        groups: as in the convolution; each group has its own second moment.
-        padding_mode: how the input was padded before the convolution, as in ``nn.Conv2d``.
-        moment_dtype: the dtype of the second moment's products; None means float32, and float64
-            for a float64 weight.
-
-    Raises:
-        TrActTypeError: an argument has the wrong type.
-        TrActValueError: an argument is out of range.
-    """
-    if not isinstance(weight, Tensor) or weight.dim() not in (2, 3, 4, 5):
-        came = f"{weight.dim()} dimensions" if isinstance(weight, Tensor) else type(weight).__name__
-        raise TrActTypeError(
-            f"precondition_grad needs the weight of a linear layer (2 dimensions) or of a "
-            f"convolution (3, 4 or 5); got {came}."
-        )
-    patches = describe_patches(weight.shape[2:], stride, padding, dilation, groups, padding_mode)
-    options = check_options(Options(moment_dtype))
-    return apply_precondition(weight, x, patches, check_lam(lam), options, Memory())
+    def list_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors that change from step to step, by name."""
+        tensors: dict[str, Any] = {"seed": self.seed}
+        if self.average is not None:
+            total, num_rows, row_sum = self.average.sums
+            tensors |= {"average.total": total, "average.num_rows": num_rows}
+            tensors |= {"average.row_sum": row_sum}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 def apply_precondition(
     weight: Tensor, x: Tensor, patches: Patches, lam: float, options: Options, memory: Memory
 ) -> Tensor:
-    """Do what :func:`precondition_grad` does, with arguments that are already checked."""
-    if torch.jit.is_tracing() or not _is_training(weight):
+    """Do what :func:`trainact.precondition_grad` does, with arguments that are already checked."""
+    if not _is_training(weight):
         return weight
+    return _apply(weight, None, x, patches, lam, options, memory)
+
+
+def apply_precondition_with_bias(
+    weight: Tensor,
+    bias: Tensor | None,
+    x: Tensor,
+    patches: Patches,
+    lam: float,
+    options: Options,
+    memory: Memory,
+) -> tuple[Tensor, Tensor]:
+    """Do the same for ``center=True``.
+
+    Raises:
+        UnsupportedLayerError: the weight is trained, but there is no trained bias.
+    """
+    if not _is_training(weight):
+        return weight, bias  # type: ignore[return-value]
+    problem = find_bias_problem(bias)
+    if problem is not None:
+        raise UnsupportedLayerError(f"the operator of a TrAct layer {problem}")
+    return _apply(weight, bias, x, patches, lam, options, memory)
+
+
+def find_bias_problem(bias: Tensor | None) -> str | None:
+    """Return the reason why ``center=True`` cannot train this bias, with advice; None if it can."""
+    if bias is None:
+        found = "has no bias"
+    elif not bias.requires_grad and not is_inside_transform():
+        found = "has a frozen bias"
+    else:
+        return None
+    return (
+        f"{found}, but center=True trains weight and bias together: without the bias, the mean of "
+        "z would move in the wrong way. Train a bias (bias=True, bias.requires_grad_(True)), or "
+        "use center='batchnorm' if a batch norm follows the layer."
+    )
+
+
+def _apply(
+    weight: Tensor,
+    bias: Tensor | None,
+    x: Tensor,
+    patches: Patches,
+    lam: float,
+    options: Options,
+    memory: Memory,
+) -> Any:
+    """Return the weight, or weight and bias, with TrAct's gradient."""
     _check_input(x)
-    pool = memory.pool
-    if pool is not None and is_inside_transform():
+    pool, average = memory.pool, memory.average
+    if is_inside_transform():
+        _check_transform(memory)
+    if average is not None:
+        _check_average(average, weight, patches)
+    if pool is None and memory.sync_slot is not None and not options.sync:
+        num_inputs = math.prod(weight.shape[1:])
+        warn_of_few_rows(count_rows(x, patches), num_inputs, memory.sync_slot)
+    held = average if pool is None else pool
+    sums: Sums | tuple[None, None, None] = (None, None, None) if held is None else held.sums
+    kept = (memory.sync_slot, memory.kept, memory.seed)
+    outputs = _PreconditionGrad.apply(
+        weight, bias, x, patches, lam, options, *kept, pool is not None, *sums
+    )
+    if _begins_sum_early(options, is_pooled=pool is not None) and not is_inside_transform():
+        record_call((outputs if bias is None else outputs[0]).grad_fn)
+    return outputs
+
+
+def _check_transform(memory: Memory) -> None:
+    if memory.pool is not None:
         raise TrActValueError(
             "trainact.accumulate works with backward(), not inside torch.func's transforms; take "
             "the gradient of the whole batch there."
         )
-    if pool is None and memory.sync_slot is not None and not options.sync:
-        num_inputs = math.prod(weight.shape[1:])
-        warn_of_few_rows(count_rows(x, patches), num_inputs, memory.sync_slot)
-    pooled = (None, None) if pool is None else (pool.total, pool.num_rows)
-    output = _PreconditionGrad.apply(
-        weight, x, patches, lam, options, memory.sync_slot, memory.kept, memory.seed, *pooled
-    )
-    if _begins_sum_early(options, is_pooled=pool is not None) and not is_inside_transform():
-        record_call(output.grad_fn)
-    return output
+    if memory.average is not None:
+        raise TrActValueError(
+            "moment_decay changes its moving average in each backward, which torch.func's "
+            "transforms do not allow; use backward(), or moment_decay=0."
+        )
+
+
+def _check_average(average: SecondMoment, weight: Tensor, patches: Patches) -> None:
+    kept, used = average.total.shape[:2], (patches.groups, math.prod(weight.shape[1:]))
+    if kept != used:
+        raise UnsupportedLayerError(
+            f"moment_decay averages a second moment of {kept[0]} groups of {kept[1]} inputs, those "
+            f"of the layer's weight, but its operator has {used[0]} groups of {used[1]} inputs; "
+            "use moment_decay=0."
+        )
 
 
 def _check_input(x: Tensor) -> None:
@@ -149,45 +174,49 @@ def _is_training(weight: Tensor) -> bool:
     """Return whether a backward through ``weight`` can follow.
 
     A transform of torch.func counts as training. It is checked first, for the reason given in
-    :func:`is_inside_transform`. An exported graph is the plain layer's.
+    :func:`is_inside_transform`. An exported or traced graph is the plain layer's.
     """
-    if not torch.is_grad_enabled() or torch.compiler.is_exporting():
+    if torch.jit.is_tracing() or not torch.is_grad_enabled() or torch.compiler.is_exporting():
         return False
     return is_inside_transform() or weight.requires_grad
 
 
 class _PreconditionGrad(torch.autograd.Function):
-    """Identity on the weight; its backward is TrAct."""
+    """Identity on the weight, or on weight and bias; its backward is TrAct."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(weight: Tensor, *_: Any) -> Tensor:
-        return weight.view_as(weight)
+    def forward(weight: Tensor, bias: Tensor | None, *_: Any) -> Any:
+        if bias is None:
+            return weight.view_as(weight)
+        return weight.view_as(weight), bias.view_as(bias)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        weight, x, ctx.patches, ctx.lam, ctx.options, ctx.sync_slot, ctx.kept, ctx.seed = inputs[:8]
-        ctx.pooled_total, ctx.pooled_rows = inputs[8:]
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        weight, _, x, ctx.patches, ctx.lam, ctx.options, ctx.sync_slot = inputs[:7]
+        ctx.kept, ctx.seed, ctx.is_pooled = inputs[7:10]
+        ctx.sums = inputs[10:]
         ctx.weight_dtype = weight.dtype
         ctx.moment = None
         ctx.save_for_backward(x)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_weight: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, grad_weight: Tensor, grad_bias: Tensor | None = None
+    ) -> tuple[Tensor | None, ...]:
         with _without_autocast(grad_weight.device):
-            if _begins_sum_early(ctx.options, is_pooled=ctx.pooled_total is not None):
+            if _begins_sum_early(ctx.options, is_pooled=ctx.is_pooled):
                 for call in take_calls_of_this_backward():
                     call.moment = _CallInput(call).measure_over_ranks()
-            if ctx.pooled_total is not None:
-                pool = SecondMoment(ctx.pooled_total, ctx.pooled_rows)
-                pool.add_(_CallInput(ctx).measure())
+            if ctx.is_pooled:
+                SecondMoment(*ctx.sums).add_(_CallInput(ctx).measure())
             else:
-                grad_weight = _precondition_call(ctx, grad_weight)
+                grad_weight, grad_bias = _precondition_call(ctx, grad_weight, grad_bias)
         if ctx.seed is not None:
             ctx.seed.add_(1)
-        return grad_weight, *(None,) * 9
+        return grad_weight, grad_bias, *(None,) * 11
 
 
 def _begins_sum_early(options: Options, *, is_pooled: bool) -> bool:
@@ -197,21 +226,30 @@ def _begins_sum_early(options: Options, *, is_pooled: bool) -> bool:
     return not torch.compiler.is_compiling() and get_world_size() > 1
 
 
-def _precondition_call(ctx: Any, grad_weight: Tensor) -> Tensor:
-    """Return the TrAct gradient from the rows of one call of the layer."""
+def _precondition_call(
+    ctx: Any, grad_weight: Tensor, grad_bias: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return the TrAct gradients from the rows of one call of the layer."""
     moment, ctx.moment = ctx.moment, None
+    options: Options = ctx.options
     if moment is None:
         call = _CallInput(ctx)
-        if call.num_rows == 0 and not ctx.options.sync:
-            return torch.zeros_like(grad_weight)
+        if call.num_rows == 0 and not options.sync:
+            return torch.zeros_like(grad_weight), grad_bias
         if call.prefers_few_rows():
-            rows = call.unfold()
-            return precondition_few_rows(grad_weight, rows, ctx.lam)
+            mean = measure_mean(call.x, call.patches, call.precision) if options.center else None
+            return precondition_few_rows(
+                grad_weight, grad_bias, call.unfold(), ctx.lam, mean=mean, relative=options.relative
+            )
         if ctx.kept is not None:
             moment = ctx.kept.find(ctx.lam, call.measure_over_ranks)
         else:
             moment = call.measure_over_ranks()
-    return precondition(grad_weight, moment, ctx.lam)
+    if options.moment_decay:
+        moment = SecondMoment(*ctx.sums).update_average_(moment, options.moment_decay)
+    return precondition_with_bias(
+        grad_weight, grad_bias, moment, ctx.lam, relative=options.relative
+    )
 
 
 class _CallInput:
@@ -236,13 +274,18 @@ class _CallInput:
 
     def prefers_few_rows(self) -> bool:
         """Return whether the b × b system is smaller and the second moment itself not needed."""
-        return self.has_few_rows and self.options.every == 1 and not self.options.sync
+        options = self.options
+        needs_moment = options.every > 1 or options.sync or options.moment_decay
+        return self.has_few_rows and not needs_moment
 
     def unfold(self) -> Tensor:
         return unfold_rows(self.x.to(self.precision.products), self.patches, self.sample)
 
     def measure(self) -> SecondMoment:
-        return SecondMoment.measure(self.x, self.patches, self.precision, self.sample)
+        center = bool(self.options.center)
+        return SecondMoment.measure(
+            self.x, self.patches, self.precision, self.sample, center=center
+        )
 
     def measure_over_ranks(self) -> SecondMoment:
         """Measure, and with ``sync`` begin the sum over ranks."""

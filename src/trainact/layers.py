@@ -1,10 +1,14 @@
 """Layers that train their pre-activations: torch's own classes with one gradient replaced.
 
+(With ``center=True``, two: see :mod:`trainact.preconditioner`.)
+
 A plain layer becomes a TrAct layer only by a change of its class. It stays the same object with the
 same parameters, hooks and attributes, draws no random number, and can be changed back.
 """
 
-from typing import Any, ClassVar
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +16,16 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trainact.errors import UnsupportedLayerError
-from trainact.gradient import Memory, apply_precondition
-from trainact.options import DEFAULT_LAM, Options, check_lam, check_options
-from trainact.rows import LINEAR_PATCHES, describe_patches, patches_of_layer
-from trainact.second_moment import KeptMoment
+from trainact.gradient import (
+    Memory,
+    apply_precondition,
+    apply_precondition_with_bias,
+    find_bias_problem,
+)
+from trainact.operators import read_operator_call
+from trainact.options import DEFAULT_LAM, Center, Options, check_lam, check_options, widest_dtype
+from trainact.rows import LINEAR_PATCHES, Patches, patches_of_layer
+from trainact.second_moment import KeptMoment, SecondMoment
 from trainact.synchronisation import new_sync_slot
 from trainact.torch_internals import ConvNd
 
@@ -25,10 +35,13 @@ __all__ = [
     "TrActConv3d",
     "TrActLayer",
     "TrActLinear",
+    "check_bias",
     "find_tract_class",
 ]
 
-torch.fx.wrap("apply_precondition")  # fx keeps it as one node, so a traced network trains as before
+# fx keeps these as one node, so a traced network trains as before
+torch.fx.wrap("apply_precondition")
+torch.fx.wrap("apply_precondition_with_bias")
 
 
 class TrActLayer(nn.Module):
@@ -36,6 +49,7 @@ class TrActLayer(nn.Module):
 
     plain_class: ClassVar[type[nn.Module]]
     weight: Tensor
+    bias: Tensor | None
     options: Options
     memory: Memory
     __jit_ignored_attributes__: ClassVar[list[str]] = ["options", "memory"]
@@ -49,11 +63,16 @@ class TrActLayer(nn.Module):
         every: int = 1,
         rows: int | None = None,
         sync: bool = False,
+        center: Center = False,
+        relative: bool = False,
+        moment_decay: float = 0.0,
         **kwargs: Any,
     ) -> None:
         """Take the plain layer's arguments, and by keyword those of :func:`trainact.TrAct`."""
-        lam, options = check_lam(lam), check_options(Options(moment_dtype, every, rows, sync))
+        options = Options(moment_dtype, every, rows, sync, center, relative, moment_decay)
+        lam, options = check_lam(lam), check_options(options)
         super().__init__(*args, **kwargs)
+        check_bias(self, options)
         self.set_up(lam, options)
 
     def set_up(self, lam: float, options: Options) -> None:
@@ -64,7 +83,23 @@ class TrActLayer(nn.Module):
             sync_slot=new_sync_slot(),
             kept=KeptMoment(options.every) if options.every > 1 else None,
             seed=torch.zeros((), dtype=torch.int64, device="cpu") if options.sample_size else None,
+            average=self._start_average() if options.moment_decay else None,
         )
+
+    def _start_average(self) -> SecondMoment:
+        weight = self.weight
+        shape = (getattr(self, "groups", 1), math.prod(weight.shape[1:]))
+        dtype = widest_dtype(weight.device, torch.float32)
+        center = bool(self.options.center)
+        return SecondMoment.without_rows(shape, dtype, weight.device, center=center)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move the moving average to the device of the weight; its dtype stays."""
+        super()._apply(fn, recurse)
+        average = self.memory.average
+        if average is not None and average.total.device != self.weight.device:
+            self.memory = self.memory._replace(average=average.to(self.weight.device))
+        return self
 
     def tear_down(self) -> None:
         """Remove everything that :meth:`set_up` added."""
@@ -80,6 +115,15 @@ class TrActLayer(nn.Module):
     def lam(self, lam: float) -> None:
         self._lam = check_lam(lam)
 
+    def _precondition(
+        self, weight: Tensor, bias: Tensor | None, x: Tensor, patches: Patches
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the operator's weight and bias unchanged, but with TrAct's gradients."""
+        settings = (x, patches, self._lam, self.options, self.memory)
+        if self.options.changes_bias:
+            return apply_precondition_with_bias(weight, bias, *settings)
+        return apply_precondition(weight, *settings), bias
+
     def extra_repr(self) -> str:
         """Show the plain layer's arguments, and TrAct's."""
         defaults = Options().as_keywords()
@@ -91,7 +135,7 @@ class TrActLayer(nn.Module):
         return ", ".join((super().extra_repr(), f"lam={self._lam:g}", *changed))
 
 
-class TrActLinear(TrActLayer, nn.Linear):
+class TrActLinear(TrActLayer, nn.Linear):  # type: ignore[misc]  # a Linear may have no bias
     """``nn.Linear`` with TrAct's weight gradient.
 
     >>> TrActLinear(48, 384, lam=0.2)
@@ -104,10 +148,8 @@ class TrActLinear(TrActLayer, nn.Linear):
         """Compute what the plain layer computes."""
         if torch.jit.is_scripting():
             return F.linear(input, self.weight, self.bias)
-        weight = apply_precondition(
-            self.weight, input, LINEAR_PATCHES, self._lam, self.options, self.memory
-        )
-        return F.linear(input, weight, self.bias)
+        weight, bias = self._precondition(self.weight, self.bias, input, LINEAR_PATCHES)
+        return F.linear(input, weight, bias)
 
 
 class _TrActConv(TrActLayer, ConvNd):
@@ -118,10 +160,8 @@ class _TrActConv(TrActLayer, ConvNd):
         if torch.jit.is_scripting():
             return self._conv_forward(input, self.weight, self.bias)
         patches = patches_of_layer(self)
-        weight = apply_precondition(
-            self.weight, input, patches, self._lam, self.options, self.memory
-        )
-        return self._conv_forward(input, weight, self.bias)
+        weight, bias = self._precondition(self.weight, self.bias, input, patches)
+        return self._conv_forward(input, weight, bias)
 
 
 class TrActConv1d(_TrActConv, nn.Conv1d):
@@ -182,9 +222,6 @@ class _TrActSubclass(TrActLayer):
 class _OperatorMode(TorchFunctionMode):
     """Precondition the weight of the one operator call inside another library's forward."""
 
-    _OPERATORS = frozenset({F.linear, F.conv1d, F.conv2d, F.conv3d})
-    _ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-
     def __init__(self, layer: TrActLayer) -> None:
         super().__init__()
         self.layer = layer
@@ -193,22 +230,35 @@ class _OperatorMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if func not in self._OPERATORS:
-            return func(*args, **kwargs)
+        call = read_operator_call(func, args, kwargs)
+        if call is None:
+            return func(*args, **(kwargs or {}))
         self.calls += 1
-        given = dict(zip(self._ARGUMENTS, args, strict=False)) | kwargs
-        layer, x, weight = self.layer, given.pop("input"), given.pop("weight")
-        geometry = {key: value for key, value in given.items() if key != "bias"}
-        if layer.memory.pool is not None and weight is not layer.weight:
+        layer, bias = self.layer, call.others.get("bias")
+        if layer.memory.pool is not None:
+            _check_parameters(layer, call.weight, bias)
+        patches = call.describe_patches()
+        weight, bias = layer._precondition(call.weight, bias, call.x, patches)
+        return func(call.x, weight, **(call.others | {"bias": bias}))
+
+
+def _check_parameters(layer: TrActLayer, weight: Tensor, bias: Tensor | None) -> None:
+    """Raise if ``accumulate`` would not see the gradients that reach the operator."""
+    used = {"weight": weight} | ({"bias": bias} if layer.options.changes_bias else {})
+    for name, tensor in used.items():
+        if tensor is not getattr(layer, name):
             raise UnsupportedLayerError(
-                f"{layer.plain_class.__name__} computes the weight of its operator from its "
+                f"{layer.plain_class.__name__} computes the {name} of its operator from its "
                 "parameter, but accumulate preconditions the gradient of the parameter itself; "
                 "take the gradient of the whole batch instead."
             )
-        patches = describe_patches(weight.shape[2:], **geometry)
-        weight = apply_precondition(weight, x, patches, layer._lam, layer.options, layer.memory)
-        return func(x, weight, **given)
+
+
+def check_bias(layer: object, options: Options, where: str = "") -> None:
+    """Raise an UnsupportedLayerError if the options need a trained bias and the layer has none."""
+    problem = find_bias_problem(getattr(layer, "bias", None)) if options.changes_bias else None
+    if problem is not None:
+        raise UnsupportedLayerError(f"{where}{type(layer).__name__} {problem}")
 
 
 def find_tract_class(plain_class: type[nn.Module]) -> type[TrActLayer]:

@@ -2,7 +2,7 @@
 
 import math
 import numbers
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 
@@ -11,6 +11,7 @@ from trainact.errors import TrActTypeError, TrActValueError
 __all__ = [
     "DEFAULT_LAM",
     "WIDE_INPUTS",
+    "Center",
     "Options",
     "Precision",
     "check_lam",
@@ -27,8 +28,14 @@ WIDE_INPUTS = 256
 """A second moment of so many columns is wide: sums and solve in float64 would double its time."""
 
 
+Center: TypeAlias = bool | Literal["batchnorm"]
+
+
 class Options(NamedTuple):
-    """How the second moment is computed; the defaults are exact on one process."""
+    """Which matrix divides the gradient, and how it is computed.
+
+    The defaults are the paper's formula, exact on one process.
+    """
 
     moment_dtype: torch.dtype | None = None
     """Dtype of the products; None means float32, and float64 for float64 weights."""
@@ -38,6 +45,17 @@ class Options(NamedTuple):
     """Number of rows to estimate the second moment from (``rows=``); None takes all rows."""
     sync: bool = False
     """Whether the second moment is summed over the ranks."""
+    center: Center = False
+    """Whether the covariance replaces the second moment; see :mod:`trainact.preconditioner`."""
+    relative: bool = False
+    """Whether λ is multiplied by the matrix's mean eigenvalue."""
+    moment_decay: float = 0.0
+    """β of the moving average over steps; 0 uses each step's own rows."""
+
+    @property
+    def changes_bias(self) -> bool:
+        """Whether the bias gets another gradient too."""
+        return self.center is True
 
     def as_keywords(self) -> dict[str, Any]:
         """Return the options by the keywords of :func:`trainact.TrAct`."""
@@ -66,29 +84,35 @@ def check_lam(lam: object) -> float:
     advice = f"use a positive finite number; {DEFAULT_LAM:g} is the paper's default."
     if isinstance(lam, bool) or not isinstance(lam, numbers.Real):
         raise TrActTypeError(f"lam={lam!r} is a {type(lam).__name__}; {advice}")
-    try:
-        value = float(lam)
-    except OverflowError:
-        value = math.inf
+    value = _as_float(lam)
     if not (math.isfinite(value) and value > 0):
         raise TrActValueError(f"lam={lam!r} is out of range; {advice}")
     return value
 
 
 def check_options(options: Options) -> Options:
-    """Return ``options`` unchanged.
+    """Return ``options``, with ``moment_decay`` as a float.
 
     Raises:
         TrActTypeError: an option is of the wrong type.
-        TrActValueError: an option is out of range.
+        TrActValueError: an option is out of range, or two do not go together.
     """
     _check_moment_dtype(options.moment_dtype)
     _check_count("every", options.every, "1 refreshes the factorization at every backward")
     if options.sample_size is not None:
         _check_count("rows", options.sample_size, "None takes all rows")
-    if not isinstance(options.sync, bool):
-        raise TrActTypeError(f"sync={options.sync!r} is not accepted; use True or False.")
-    return options
+    for name in ("sync", "relative"):
+        value = getattr(options, name)
+        if not isinstance(value, bool):
+            raise TrActTypeError(f"{name}={value!r} is not accepted; use True or False.")
+    _check_center(options.center)
+    decay = _check_decay(options.moment_decay)
+    if decay and options.every > 1:
+        raise TrActValueError(
+            f"every={options.every} and moment_decay={decay:g} exclude each other: a moving "
+            "average needs the rows of every backward. Use every=1, or moment_decay=0."
+        )
+    return options._replace(moment_decay=decay)
 
 
 def choose_precision(
@@ -138,6 +162,33 @@ def _check_moment_dtype(moment_dtype: object) -> None:
     if isinstance(moment_dtype, torch.dtype):
         raise TrActValueError(message)
     raise TrActTypeError(message)
+
+
+def _check_center(center: object) -> None:
+    if isinstance(center, bool) or (isinstance(center, str) and center == "batchnorm"):
+        return
+    message = (
+        f"center={center!r} is not accepted; use True (changes the gradients of weight and bias "
+        "together), 'batchnorm' (for a layer that a batch norm follows), or False."
+    )
+    raise TrActValueError(message) if isinstance(center, str) else TrActTypeError(message)
+
+
+def _check_decay(decay: object) -> float:
+    advice = "use a number from 0 (no moving average) to below 1, such as 0.9."
+    if isinstance(decay, bool) or not isinstance(decay, numbers.Real):
+        raise TrActTypeError(f"moment_decay={decay!r} is a {type(decay).__name__}; {advice}")
+    value = _as_float(decay)
+    if not 0 <= value < 1:
+        raise TrActValueError(f"moment_decay={decay!r} is out of range; {advice}")
+    return value
+
+
+def _as_float(number: numbers.Real) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
 
 
 def _check_count(name: str, value: object, default: str) -> None:

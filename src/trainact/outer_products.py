@@ -10,6 +10,8 @@ fastest on the input's device:
   launch of a kernel.
 - ``sum_by_lines`` (``overlapping_patches.py``), for patches that overlap.
 
+:func:`sum_centered_products` gives the same of the rows minus their mean.
+
 Products are computed in the moment's dtype over blocks of few rows; the sums of the blocks are
 added in float64 if the device supports it. Natural images have eigenvalues from 0 to hundreds: in a
 float32 sum over a million positions, the small eigenvalues, which TrAct amplifies, would be lost.
@@ -28,10 +30,12 @@ from trainact.device_costs import DeviceCosts, find_device_costs
 from trainact.options import WIDE_INPUTS, Precision
 from trainact.overlapping_patches import estimate_cost_by_lines, sum_by_lines
 from trainact.rows import (
+    LINEAR_PATCHES,
     Patches,
     RowSample,
     count_inputs,
     count_rows,
+    shift_input,
     unfold_in_chunks,
     unfold_rows,
 )
@@ -41,6 +45,7 @@ __all__ = [
     "full_precision_products",
     "sum_by_large_chunks",
     "sum_by_unfolding",
+    "sum_centered_products",
     "sum_outer_products",
 ]
 
@@ -97,6 +102,39 @@ def sum_outer_products(
         return (rows.mT @ rows).to(precision.sums) * (count_rows(x, patches) / sample.size)
 
 
+def sum_centered_products(
+    x: Tensor,
+    mean: Tensor,
+    patches: Patches,
+    precision: Precision,
+    sample: RowSample | None = None,
+) -> Tensor:
+    """Return (x − μ)ᵀ(x − μ) summed over the rows, shape [g, n, n], in the dtype of the mean.
+
+    Multiplied first and centred afterwards, rows with a large mean would lose their digits. So a
+    mean is subtracted from each channel of the input first. What is left of μ afterwards, where
+    padding makes the columns of a channel differ, is small.
+
+    Args:
+        x: as in :func:`sum_outer_products`.
+        mean: μ, of all rows, shape [g, n].
+        patches: as in :func:`sum_outer_products`.
+        precision: as in :func:`sum_outer_products`.
+        sample: as in :func:`sum_outer_products`; the mean stays that of all rows.
+    """
+    num_rows = count_rows(x, patches)
+    x = x.to(precision.products)
+    if sample is not None:
+        rows = (unfold_rows(x, patches, sample) - mean.unsqueeze(1)).to(x.dtype)
+        products = [sum_outer_products(group, LINEAR_PATCHES, precision) for group in rows]
+        return torch.cat(products).to(mean.dtype) * (num_rows / sample.size)
+    by_channel = mean.reshape(-1, math.prod(patches.kernel_size))  # [C, kernel]
+    shift = by_channel.mean(1).to(x.dtype)
+    left = (by_channel - shift.unsqueeze(1)).reshape(mean.shape)
+    total = sum_outer_products(*shift_input(x, patches, shift), precision).to(mean.dtype)
+    return torch.baddbmm(total, left.unsqueeze(-1), left.unsqueeze(-2), alpha=-num_rows)
+
+
 def choose_method(x: Tensor, patches: Patches, costs: DeviceCosts | None = None) -> Method:
     """Return the method that should be the fastest for this shape.
 
@@ -121,7 +159,7 @@ def _estimate_cost_by_unfolding(x: Tensor, patches: Patches, costs: DeviceCosts)
 def sum_by_large_chunks(x: Tensor, patches: Patches, precision: Precision) -> Tensor:
     """Return xᵀx, shape [g, n, n], with few operators; works for every layer."""
     num_inputs, num_rows = count_inputs(x, patches), count_rows(x, patches)
-    if num_rows == 0:
+    if num_rows == 0 or num_inputs == 0:
         return x.new_zeros(patches.groups, num_inputs, num_inputs, dtype=precision.sums)
     affordable = max(1, x.numel() // (4 * patches.groups * num_inputs**2))
     blocks = min(-(-num_rows // LARGE_BLOCK_ROWS), affordable)
@@ -166,7 +204,7 @@ def sum_by_unfolding(x: Tensor, patches: Patches, precision: Precision) -> Tenso
     is_wide = num_inputs >= WIDE_INPUTS
     multiply = _multiply_one_by_one if is_wide else _multiply_at_once
     width = -(-num_inputs // WIDE_STRIPS) if is_wide else max(1, num_inputs)
-    starts = range(0, num_inputs, width)
+    starts = range(0, max(1, num_inputs), width)
     strips = [
         x.new_zeros(
             patches.groups, min(width, num_inputs - i), num_inputs - i, dtype=precision.sums

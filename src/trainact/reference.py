@@ -6,37 +6,80 @@ supports, plain or wrapped. Call them in float64 for exact results.
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainact.options import DEFAULT_LAM
+from trainact.options import DEFAULT_LAM, Center
 from trainact.rows import PlainLayer
 from trainact.torch_internals import read_padding
 
 __all__ = [
+    "average_over_steps",
     "cut_patches",
     "preactivations_as_rows",
+    "centered_gradients",
     "tract_gradient",
     "tract_gradient_of_layer",
+    "tract_gradients_of_layer",
     "tract_preactivations",
     "whitened_filters",
     "whitened_weight_of_layer",
 ]
 
 
-def tract_gradient(grad_z: Tensor, x: Tensor, lam: float = DEFAULT_LAM) -> Tensor:
+def tract_gradient(
+    grad_z: Tensor, x: Tensor, lam: float = DEFAULT_LAM, *, relative: bool = False
+) -> Tensor:
     """Return the weight gradient of the paper's Figure 2 (right half), with an explicit inverse.
 
     Args:
         grad_z: ∇z, shape [b, m].
         x: rows, shape [b, n].
         lam: λ.
+        relative: multiply λ by the mean eigenvalue of xᵀx/b.
     """
-    b, n = x.shape
-    identity = torch.eye(n, dtype=x.dtype, device=x.device)
-    return grad_z.T @ x @ torch.linalg.inv(x.T @ x / b + lam * identity)
+    return grad_z.T @ x @ _invert(x.T @ x / len(x), lam, relative)
+
+
+def centered_gradients(
+    grad_z: Tensor, x: Tensor, lam: float = DEFAULT_LAM, *, relative: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of weight and bias for ``center=True``, from centred rows.
+
+    Args:
+        grad_z: ∇z, shape [b, m].
+        x: rows, shape [b, n].
+        lam: λ.
+        relative: multiply λ by the mean eigenvalue of the covariance.
+    """
+    mean = x.mean(0)
+    centred = x - mean
+    grad_weight = grad_z.T @ centred @ _invert(centred.T @ centred / len(x), lam, relative)
+    return grad_weight, grad_z.sum(0) - grad_weight @ mean
+
+
+def average_over_steps(values: Sequence[Tensor], decay: float) -> Tensor:
+    """Return Σ βᵏ v / Σ βᵏ, where v is the value k steps before the last one.
+
+    Args:
+        values: one tensor for each step, the latest last.
+        decay: β.
+    """
+    weights = [decay**k for k in reversed(range(len(values)))]
+    total = sum(weight * value for weight, value in zip(weights, values, strict=True))
+    return torch.as_tensor(total) / sum(weights)
+
+
+def _invert(matrix: Tensor, lam: float, relative: bool) -> Tensor:
+    """Return (matrix + λI)⁻¹, or with λ times the mean eigenvalue; zero of a zero matrix then."""
+    damping = lam * torch.linalg.eigvalsh(matrix).mean() if relative else lam
+    if not damping:
+        return torch.zeros_like(matrix)
+    identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    return torch.linalg.inv(matrix + damping * identity)
 
 
 def cut_patches(x: Tensor, layer: PlainLayer) -> Tensor:
@@ -81,13 +124,45 @@ def tract_gradient_of_layer(
         grad_z: ∇z, in the shape of its output.
         lam: λ.
     """
+    grad_weight, _ = tract_gradients_of_layer(layer, x, grad_z, lam)
+    return grad_weight
+
+
+def tract_gradients_of_layer(
+    layer: PlainLayer,
+    x: Tensor,
+    grad_z: Tensor,
+    lam: float = DEFAULT_LAM,
+    *,
+    center: Center = False,
+    relative: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return the TrAct gradient of a layer's weight, and the gradient of its bias.
+
+    Args:
+        layer: a Linear or Conv1d/2d/3d; it may have no bias.
+        x: its input.
+        grad_z: ∇z, in the shape of its output.
+        lam: λ.
+        center: as in :func:`trainact.TrAct`.
+        relative: as in :func:`trainact.TrAct`.
+    """
     rows = cut_patches(x, layer)
     g, b, _ = rows.shape
+    grad_z = preactivations_as_rows(grad_z, layer)
     if b == 0:
-        return torch.zeros_like(layer.weight)
-    grad_z = preactivations_as_rows(grad_z, layer).reshape(b, g, -1).transpose(0, 1)
-    gradients = [tract_gradient(gz, r, lam) for gz, r in zip(grad_z, rows, strict=True)]
-    return torch.cat(gradients).reshape(layer.weight.shape)
+        return torch.zeros_like(layer.weight), grad_z.sum(0)
+    weights, biases = [], []
+    for gz, r in zip(grad_z.reshape(b, g, -1).transpose(0, 1), rows, strict=True):
+        grad_weight, grad_bias = tract_gradient(gz, r, lam, relative=relative), gz.sum(0)
+        if center == "batchnorm":
+            centred = r - r.mean(0)
+            grad_weight = gz.T @ r @ _invert(centred.T @ centred / b, lam, relative)
+        elif center:
+            grad_weight, grad_bias = centered_gradients(gz, r, lam, relative=relative)
+        weights.append(grad_weight)
+        biases.append(grad_bias)
+    return torch.cat(weights).reshape(layer.weight.shape), torch.cat(biases)
 
 
 def tract_preactivations(layer: PlainLayer, x: Tensor, lam: float = DEFAULT_LAM) -> Tensor:

@@ -28,6 +28,8 @@ __all__ = [
     "output_size",
     "pad_input",
     "patches_of_layer",
+    "shift_input",
+    "sum_rows",
     "unfold_in_chunks",
     "unfold_rows",
 ]
@@ -136,7 +138,7 @@ def unfold_rows(x: Tensor, patches: Patches, sample: RowSample | None = None) ->
     if sample is not None:
         return _unfold_sample(x, patches, sample)
     if not patches.kernel_size:
-        return x.reshape(1, -1, x.shape[-1])
+        return x.reshape(1, count_rows(x, patches), x.shape[-1])
     return _rows_of_windows(_view_windows(x, patches), patches)
 
 
@@ -162,6 +164,34 @@ def unfold_in_chunks(
     for some in windows.split(samples_at_once) if samples else ():
         for chunk in some.split(lines_at_once, dim=2) if lines else ():
             yield _rows_of_windows(chunk, patches)
+
+
+def sum_rows(x: Tensor, patches: Patches, dtype: torch.dtype) -> Tensor:
+    """Return the sum of all rows of ``x`` in a dtype, shape [g, n]; no row is unfolded."""
+    dims = len(patches.kernel_size)
+    if dims == 0:
+        return unfold_rows(x, patches).sum(1, dtype=dtype)
+    image = x.sum(0, dtype=dtype) if x.dim() == dims + 2 else x.to(dtype)
+    windows = _view_windows(image, patches)  # [1, C, *positions, *kernel]
+    sums = windows.sum(dim=(0, *range(2, 2 + dims)))
+    return sums.reshape(patches.groups, count_inputs(x, patches))
+
+
+def shift_input(x: Tensor, patches: Patches, shift: Tensor) -> tuple[Tensor, Patches]:
+    """Return an input whose rows are those of ``x`` minus a number for each channel.
+
+    Padding is shifted too, so it becomes part of the input: the second result has none.
+
+    Args:
+        x: the layer's input.
+        patches: how the layer cuts it.
+        shift: the numbers, shape [C].
+    """
+    dims = len(patches.kernel_size)
+    if dims == 0:
+        return x - shift, patches
+    shifted = pad_input(x, patches) - shift.view(-1, *(1,) * dims)
+    return shifted, patches._replace(padding=((0, 0),) * dims)
 
 
 def _unfold_sample(x: Tensor, patches: Patches, sample: RowSample) -> Tensor:

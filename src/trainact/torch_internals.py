@@ -33,6 +33,9 @@ __all__ = [
 # also call its method _conv_forward, which takes the weight as an argument and is what forward
 # calls; a wrapper function here could not be scripted by torch.jit.
 #
+# Module._apply: .to(), .cuda() and to_empty() have no other method in common that a layer could
+# override; TrAct's layers move the tensors of a moving average in it.
+#
 # TorchDispatchMode, tree_leaves, tree_map: torch documents them but keeps them in private modules.
 
 

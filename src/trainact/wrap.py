@@ -9,8 +9,8 @@ from torch import nn
 
 from trainact.errors import TrActValueError, UnsupportedLayerError
 from trainact.layer_checks import check_layer, check_model, select_layers
-from trainact.layers import TrActLayer, find_tract_class
-from trainact.options import DEFAULT_LAM, Options, check_lam, check_options
+from trainact.layers import TrActLayer, check_bias, find_tract_class
+from trainact.options import DEFAULT_LAM, Center, Options, check_lam, check_options
 from trainact.wrapped_layers import (
     describe_lost_layers,
     find_lost_layers,
@@ -37,6 +37,9 @@ def TrAct(  # noqa: N802  (the paper's spelling)
     every: int = 1,
     rows: int | None = None,
     sync: bool = False,
+    center: Center = False,
+    relative: bool = False,
+    moment_decay: float = 0.0,
 ) -> Layer:
     """Return ``layer`` with TrAct's weight gradient: the same object, with another class.
 
@@ -56,12 +59,22 @@ def TrAct(  # noqa: N802  (the paper's spelling)
         rows: number of random rows to estimate the second moment from; None takes all and is exact.
         sync: in a distributed run, sum the second moment over all ranks; False means that each rank
             uses its own rows.
+        center: use the covariance of the rows instead of their second moment. True trains weight
+            and bias together, so the gradient of the bias changes too and the layer needs a trained
+            bias. ``"batchnorm"`` leaves the bias alone; it is right only if a batch norm, in
+            training mode, follows the layer directly.
+        relative: multiply ``lam`` by the mean eigenvalue of the matrix that it damps. With
+            ``center=True``, training then does not depend on the scale and the mean of the pixels.
+        moment_decay: β, from 0 to below 1, of a moving average of the second moment over the
+            backward passes, for small batches of large patches; 0 uses each step's own rows.
+            :func:`trainact.tract_state` returns the average for a checkpoint.
 
     Raises:
         UnsupportedLayerError: TrAct cannot train this layer; nothing was changed.
     """
-    lam, options = check_lam(lam), check_options(Options(moment_dtype, every, rows, sync))
-    _check_layer(layer)
+    options = Options(moment_dtype, every, rows, sync, center, relative, moment_decay)
+    lam, options = check_lam(lam), check_options(options)
+    _check_layer(layer, options)
     _change_class(layer, lam, options)
     return layer
 
@@ -76,6 +89,9 @@ def apply_tract(
     every: int = 1,
     rows: int | None = None,
     sync: bool = False,
+    center: Center = False,
+    relative: bool = False,
+    moment_decay: float = 0.0,
 ) -> list[str]:
     """Change the model's first layer (or layers) to TrAct in place, and return the names.
 
@@ -95,15 +111,19 @@ def apply_tract(
         every: as in :func:`TrAct`.
         rows: as in :func:`TrAct`.
         sync: as in :func:`TrAct`.
+        center: as in :func:`TrAct`.
+        relative: as in :func:`TrAct`.
+        moment_decay: as in :func:`TrAct`.
 
     Raises:
         TrActError: no layer was found, or TrAct cannot train one of them; nothing was changed.
     """
-    lam, options = check_lam(lam), check_options(Options(moment_dtype, every, rows, sync))
+    options = Options(moment_dtype, every, rows, sync, center, relative, moment_decay)
+    lam, options = check_lam(lam), check_options(options)
     check_model(model, "apply_tract")
     selected = select_layers(model, layers, example_input)
     for name, layer in selected.items():
-        _check_layer(layer, name)
+        _check_layer(layer, options, name)
     lost = sorted(set(find_lost_layers(model)) - set(selected))
     for layer in selected.values():
         _change_class(layer, lam, options)
@@ -138,15 +158,16 @@ def remove_tract(model: nn.Module) -> list[str]:
     return list(layers)
 
 
-def _check_layer(layer: object, name: str = "") -> None:
-    """Raise an UnsupportedLayerError if TrAct cannot train the layer."""
+def _check_layer(layer: object, options: Options, name: str = "") -> None:
+    """Raise an UnsupportedLayerError if TrAct cannot train the layer with these options."""
+    where = f"layer {name!r}: " if name else ""
     if isinstance(layer, TrActLayer):
-        where = f"layer {name!r}: " if name else ""
         raise UnsupportedLayerError(
             f"{where}{type(layer).__name__} already trains with TrAct (lam={layer.lam:g}); set "
             "layer.lam to change it, or call trainact.remove_tract first."
         )
     check_layer(layer, name, "TrAct", _ADVICE)
+    check_bias(layer, options, where)
 
 
 def _change_class(layer: nn.Module, lam: float, options: Options) -> None:
