@@ -13,6 +13,7 @@ from typing import Any
 
 from tools import evidence
 from tools.reproduce import write_reproduction
+from tools.rivals_page import read_rivals, write_rivals
 from trainact.errors import TrActValueError
 from trainact.lab.cost.bench import ZOO_FILE, describe_medians, read_zoo, render_zoo
 from trainact.lab.cost.launches import METHODS
@@ -26,7 +27,14 @@ __all__ = ["fill_page", "main", "render_bench", "render_launches"]
 
 ROOT = Path(__file__).parents[1]
 PICTURES = "docs/pictures"
-PAGES = ("README.md", "docs/cost.md", "docs/evidence.md", "docs/lab.md", "docs/reproduce.md")
+PAGES = (
+    "README.md",
+    "docs/cost.md",
+    "docs/evidence.md",
+    "docs/lab.md",
+    "docs/reproduce.md",
+    "docs/rivals.md",
+)
 
 
 def fill_page(text: str, tables: dict[str, str]) -> str:
@@ -51,6 +59,7 @@ def make_tables(pages: evidence.Evidence, root: Path = ROOT) -> dict[str, str]:
     return {
         **evidence.write_evidence(pages),
         **write_reproduction(root / "results"),
+        **write_rivals(read_rivals(root / "results")),
         "arms": render_arms(),
         "bench-layer": render_bench(record, "layer"),
         "bench-step": render_bench(record, "step"),

@@ -1,0 +1,88 @@
+"""The page on rivals: gains, losses and the rule, from made-up records."""
+
+import pytest
+
+from comparison_records import make_record
+from tools.rivals import RECIPES
+from tools.rivals_page import NO_RECORD, read_rivals, write_rivals
+from trainact.lab.records.record import seal
+from trainact.lab.records.results import RECORDS, write_records
+
+PARTS = {
+    "plain": {},
+    "tract-0.1": {"tract": {"enabled": True}},
+    "eigen+tract-0.1": {"tract": {"enabled": True}, "model": {"start": "eigen"}},
+    "eigen+frozen": {"model": {"start": "eigen"}, "optimizer": {"first_layer_frozen": True}},
+}
+
+
+def write_results(folder, name, accuracies, budget=4):
+    """Write the records of a recipe: by arm, the accuracy of each seed."""
+    records = []
+    for arm, values in accuracies.items():
+        for seed, accuracy in enumerate(values):
+            record = make_record(arm, budget, seed, accuracy, seconds=4.0 if arm == "plain" else 5)
+            for table, fields in PARTS[arm].items():
+                record["recipe"].setdefault(table, {}).update(fields)
+            record["recipe"]["tract"].setdefault("lam", 0.1)
+            records.append({**record, "seal": seal(record)})
+    (folder / name).mkdir()
+    write_records(folder / name / RECORDS, records)
+
+
+@pytest.fixture
+def results(tmp_path):
+    for name in RECIPES[:3]:
+        write_results(
+            tmp_path,
+            name,
+            {
+                "plain": [50.0, 51.0, 52.0],
+                "tract-0.1": [53.0, 54.1, 54.9],
+                "eigen+tract-0.1": [55.0, 56.0, 57.0],
+                "eigen+frozen": [49.0, 50.1, 50.9],
+            },
+        )
+    return tmp_path
+
+
+def test_differences_to_plain_and_to_tract_are_paired(results):
+    tables = write_rivals(read_rivals(results))
+    gains = tables["rivals-gains"].splitlines()
+    assert gains[2].startswith("| plain | 51.00 % |")
+    assert "| `tract-0.1` | +3.00 [2.75, 3.25] (3 seeds) |" in tables["rivals-gains"]
+    assert "| `eigen+tract-0.1` | +2.00 [1.75, 2.25] (3 seeds) |" in tables["rivals-over-tract"]
+    assert "`tract-0.1` |" not in tables["rivals-over-tract"].replace("eigen+tract-0.1", "")
+
+
+def test_the_rule_counts_the_recipes_on_which_the_start_adds_to_tract(results):
+    verdict = write_rivals(read_rivals(results))["rivals-verdict"]
+    assert "on 3 of the 3 recipes run so far" in verdict
+    assert verdict.endswith("the rule is met.")
+    for name in RECIPES[:1]:
+        (results / name / RECORDS).unlink()
+    assert write_rivals(read_rivals(results))["rivals-verdict"].endswith("the rule is not met.")
+
+
+def test_wins_losses_and_time_are_summed_up(results):
+    tables = write_rivals(read_rivals(results))
+    assert "| `eigen+tract-0.1` | 3 | +5.00 | 3 | 0 | 3 | 0 | 1.25× |" in tables["rivals-summary"]
+    assert "| `eigen+frozen` | 3 | -1.00 | 0 | 3 | 0 | 3 | 1.25× |" in tables["rivals-summary"]
+    assert tables["rivals-losses"].count("`eigen+frozen` against plain -1.00") == 3
+    assert tables["rivals-losses"].count("`eigen+frozen` against TrAct") == 3
+    assert "`eigen+frozen` against `eigen+tract-0.1`: -6.00 points" in tables["rivals-slow"]
+
+
+def test_without_records_every_place_says_so(tmp_path):
+    tables = write_rivals(read_rivals(tmp_path))
+    assert set(tables.values()) == {NO_RECORD}
+    write_results(tmp_path, RECIPES[0], {"plain": [50.0, 51.0]})
+    tables = write_rivals(read_rivals(tmp_path))
+    assert tables["rivals-verdict"] == tables["rivals-slow"] == NO_RECORD
+
+
+def test_shorter_budgets_do_not_count(results):
+    write_results(results / RECIPES[0], "more", {"plain": [1.0, 1.0], "tract-0.1": [1.0, 1.0]}, 2)
+    (result, *_) = read_rivals(results)
+    assert result.budget == 4
+    assert result.plain == 51

@@ -1,0 +1,214 @@
+"""Fill ``docs/rivals.md`` from the records of the trial of first layers, `tools.rivals`.
+
+Only each recipe's longest budget counts. Differences are paired by seed.
+"""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.rivals import FIRST, OTHERS, RECIPES, TUNED
+from trainact.errors import TrActValueError
+from trainact.lab.analysis.answers import Difference, TimeRatio, answer
+from trainact.lab.analysis.studies import find_studies
+from trainact.lab.recipes.arms import BASELINE, PLAIN, Arm
+from trainact.lab.records.record import Record
+from trainact.lab.records.results import list_record_files
+from trainact.lab.report.grid import Grid, render_markdown
+from trainact.lab.text import count
+
+__all__ = ["RecipeResult", "read_rivals", "write_rivals"]
+
+TRACT, BEST = "tract-0.1", "eigen+tract-0.1"
+SLOW = ("eigen+frozen", "eigen+tract-0.1+lr-0.1", "eigen+lr-0.1")
+NEEDED = 3
+"""Recipes on which ``BEST`` must beat ``TRACT`` for the first snippet of the README to show it."""
+NO_RECORD = "No records yet."
+
+
+@dataclass(frozen=True)
+class RecipeResult:
+    """The arms of one recipe at its longest budget."""
+
+    name: str
+    budget: int
+    plain: float  # mean accuracy in percent
+    arms: tuple[Arm, ...]  # but plain
+    to_plain: dict[str, Difference]  # by the name of the arm
+    to_tract: dict[str, Difference]
+    to_best: dict[str, Difference]  # to eigen+tract-0.1
+    times: dict[str, TimeRatio]  # of an epoch, relative to plain
+
+
+def read_rivals(results: Path) -> list[RecipeResult]:
+    """Return the results of the recipes that have records of plain training.
+
+    Raises:
+        TrActValueError: a record is damaged, or the records of a recipe cannot be compared.
+    """
+    folders = [results / name for name in RECIPES if (results / name).is_dir()]
+    if not list_record_files(folders):
+        return []
+    studies, damages = find_studies(folders)
+    if damages:
+        raise TrActValueError(damages[0].reason)
+    found = []
+    for study in studies:
+        if study.name not in RECIPES or study.kind != "full" or not study.records:
+            continue
+        budget = max(record["budget"] for record in study.records)
+        records = [record for record in study.records if record["budget"] == budget]
+        result = _read_result(study.name, budget, records)
+        found += [result] if result is not None else []
+    return sorted(found, key=lambda result: RECIPES.index(result.name))
+
+
+def _read_result(name: str, budget: int, records: Sequence[Record]) -> RecipeResult | None:
+    answers = answer(records)
+    plain = [s.mean for s in answers.summaries if s.arm == PLAIN and s.mean is not None]
+    if not plain:
+        return None
+    return RecipeResult(
+        name,
+        budget,
+        plain[0],
+        tuple(arm for arm in answers.arms if arm != PLAIN and _is_in_trial(arm)),
+        {d.arm.name: d for d in answers.differences},
+        _compare_with(TRACT, records),
+        _compare_with(BEST, records),
+        {ratio.arm.name: ratio for ratio in answers.time_ratios},
+    )
+
+
+def _compare_with(arm: str, records: Sequence[Record]) -> dict[str, Difference]:
+    """Return the differences of all arms to one other than plain, by the name of the arm."""
+    against = {record["arm"]: arm for record in records if record["arm"] != arm}
+    return {d.arm.name: d for d in answer(records, against=against).others}
+
+
+def _is_in_trial(arm: Arm) -> bool:
+    """Return whether the trial has the arm; of a tuned arm it has any multiplier."""
+    if arm.kind == "lr":
+        return True
+    stem = next((part.name for part in arm.parts if part.slot == "optimizer"), "")
+    return arm.name in (*FIRST, *OTHERS) or stem in TUNED
+
+
+def write_rivals(results: Sequence[RecipeResult]) -> dict[str, str]:
+    """Return the text of each marked place, by its name."""
+    if not results:
+        places = ("gains", "over-tract", "summary", "verdict", "slow", "losses")
+        return {f"rivals-{place}": NO_RECORD for place in places}
+    return {
+        "rivals-gains": _render_differences(results, "to_plain"),
+        "rivals-over-tract": _render_differences(results, "to_tract"),
+        "rivals-summary": _render_summary(results),
+        "rivals-verdict": _describe_verdict(results),
+        "rivals-slow": _describe_slow(results),
+        "rivals-losses": _render_losses(results),
+    }
+
+
+def _list_arms(results: Sequence[RecipeResult]) -> list[Arm]:
+    """Return the arms of all recipes; those with a tuned multiplier are one for each multiplier."""
+    arms = {arm.name: arm for result in results for arm in result.arms}
+    return sorted(arms.values(), key=lambda arm: arm.sort_key)
+
+
+def _render_differences(results: Sequence[RecipeResult], field: str) -> str:
+    head = ["arm", *(f"{result.name}, {count(result.budget, 'epoch')}" for result in results)]
+    rows = []
+    if field == "to_plain":
+        rows.append((BASELINE, *(f"{result.plain:.2f} %" for result in results)))
+    for arm in _list_arms(results):
+        found = [getattr(result, field).get(arm.name) for result in results]
+        if any(found):
+            rows.append((f"`{arm.name}`", *map(_format_difference, found)))
+    return render_markdown(Grid("", tuple(head), tuple(rows)))
+
+
+def _format_difference(difference: Difference | None) -> str:
+    if difference is None:
+        return "-"
+    seeds = f"({count(difference.n, 'seed')})"
+    if difference.low is None or difference.high is None:
+        return f"{difference.mean:+.2f} {seeds}"
+    return f"{difference.mean:+.2f} [{difference.low:.2f}, {difference.high:.2f}] {seeds}"
+
+
+def _render_summary(results: Sequence[RecipeResult]) -> str:
+    """Return for each arm its mean gain over the recipes, its wins and losses, and its cost."""
+    head = ("arm", "recipes", "mean gain", "better than plain", "worse than plain")
+    head = (*head, "better than TrAct", "worse than TrAct", "epoch time / plain")
+    rows = []
+    for arm in _list_arms(results):
+        gains = [r.to_plain[arm.name] for r in results if arm.name in r.to_plain]
+        over = [r.to_tract[arm.name] for r in results if arm.name in r.to_tract]
+        times = [r.times[arm.name].ratio for r in results if arm.name in r.times]
+        if not gains:
+            continue
+        rows.append(
+            (
+                f"`{arm.name}`",
+                str(len(gains)),
+                f"{statistics.fmean(gain.mean for gain in gains):+.2f}",
+                *(str(sum(map(test, gains))) for test in (_wins, _loses)),
+                *(str(sum(map(test, over))) if over else "-" for test in (_wins, _loses)),
+                f"{statistics.median(times):.2f}×" if times else "-",
+            )
+        )
+    return render_markdown(Grid("", head, tuple(rows)))
+
+
+def _wins(difference: Difference) -> bool:
+    return difference.low is not None and difference.low > 0
+
+
+def _loses(difference: Difference) -> bool:
+    return difference.high is not None and difference.high < 0
+
+
+def _describe_verdict(results: Sequence[RecipeResult]) -> str:
+    """Return the outcome of the rule that was fixed before the trial."""
+    over = {r.name: r.to_tract[BEST] for r in results if BEST in r.to_tract}
+    if not over:
+        return NO_RECORD
+    won = [name for name, difference in over.items() if _wins(difference)]
+    verdict = "is met" if len(won) >= NEEDED else "is not met"
+    where = f" ({', '.join(won)})" if won else ""
+    return (
+        f"`{BEST}` is better than `{TRACT}`, with its 95 % interval above 0, on {len(won)} of the "
+        f"{count(len(over), 'recipe')} run so far{where}: the rule {verdict}."
+    )
+
+
+def _describe_slow(results: Sequence[RecipeResult]) -> str:
+    """Return how a start that moves slowly, or not at all, compares with ``BEST``."""
+    lines = []
+    for name in SLOW:
+        found = [r.to_best[name] for r in results if name in r.to_best]
+        if found:
+            mean = statistics.fmean(difference.mean for difference in found)
+            lines.append(
+                f"- `{name}` against `{BEST}`: {mean:+.2f} points on average over "
+                f"{count(len(found), 'recipe')}; better on {sum(map(_wins, found))} and worse on "
+                f"{sum(map(_loses, found))}, with the interval on one side of 0."
+            )
+    return "\n".join(lines) or NO_RECORD
+
+
+def _render_losses(results: Sequence[RecipeResult]) -> str:
+    """Return a line for each arm and recipe whose interval is below 0, against plain or TrAct."""
+    lines = [f"- {line}" for result in results for line in _list_losses(result)]
+    return "\n".join(lines) or "No arm was worse than plain or TrAct with its interval below 0."
+
+
+def _list_losses(result: RecipeResult) -> Iterator[str]:
+    for other, found in (("plain", result.to_plain), ("TrAct", result.to_tract)):
+        for difference in found.values():
+            if _loses(difference) and difference.arm != PLAIN and _is_in_trial(difference.arm):
+                yield (
+                    f"{result.name}: `{difference.arm.name}` against {other} "
+                    f"{_format_difference(difference)}"
+                )
