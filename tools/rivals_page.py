@@ -139,8 +139,10 @@ def _format_difference(difference: Difference | None) -> str:
 
 def _render_summary(results: Sequence[RecipeResult]) -> str:
     """Return for each arm its mean gain over the recipes, its wins and losses, and its cost."""
-    head = ("arm", "recipes", "mean gain", "better than plain", "worse than plain")
-    head = (*head, "better than TrAct", "worse than TrAct", "epoch time / plain")
+    head = (
+        *("arm", "recipes", "mean gain", "better than plain", "worse than plain"),
+        *("better than TrAct", "worse than TrAct", "epoch time / plain"),
+    )
     rows = []
     for arm in _list_arms(results):
         gains = [r.to_plain[arm.name] for r in results if arm.name in r.to_plain]
