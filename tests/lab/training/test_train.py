@@ -260,9 +260,14 @@ def test_a_first_layer_rate_is_the_same_as_a_larger_gradient_under_sgd(tmp_path)
     assert torch.equal(saved[0]["4.weight"], saved[1]["4.weight"])
 
 
-def test_compiled_training_agrees_with_eager(tmp_path):
-    eager = train(make_quick(schedule__epochs=1), tmp_path, ignore)
-    compiled = train(make_quick(schedule__epochs=1, run__compile=True), tmp_path, ignore)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"tract__enabled": False, "optimizer__first_layer_name": "foof"}],
+    ids=["tract", "foof"],
+)
+def test_compiled_training_agrees_with_eager(tmp_path, changes):
+    eager = train(make_quick(schedule__epochs=1, **changes), tmp_path, ignore)
+    compiled = train(make_quick(schedule__epochs=1, run__compile=True, **changes), tmp_path, ignore)
     a, b = (record["epochs"][0]["train_loss"] for record in (eager, compiled))
     assert math.isclose(a, b, rel_tol=1e-4)
 

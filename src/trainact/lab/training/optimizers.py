@@ -64,9 +64,7 @@ def make_optimizers(
     optimizers: list[torch.optim.Optimizer] = []
     if stem:
         groups = _make_groups(stem, _find_stem_scale(fields), free)
-        layers = []
-        if fields.first_layer_name != "sgd":
-            layers = find_layers(model, names, needs_rows=fields.first_layer_name == "foof")
+        layers = _find_stem_layers(model, names, fields)
         optimizers.append(_make_stem(groups, layers, fields, tract or TractFields(), reduce))
     if hidden:
         groups = _make_groups(hidden, fields.muon_lr / fields.lr, free)
@@ -92,6 +90,17 @@ def _choose_stem(first: list[nn.Parameter], fields: OptimizerFields) -> list[nn.
         case "sgd":
             return first
     return [parameter for parameter in first if parameter.ndim > 1]
+
+
+def _find_stem_layers(
+    model: nn.Module, names: list[str], fields: OptimizerFields
+) -> list[PlainLayer]:
+    """Return the layers of the first layer's own optimizer, checked; SGD needs none."""
+    own = fields.first_layer_name
+    if own == "sgd":
+        return []
+    setting = f"optimizer.first_layer_name={own!r}"
+    return find_layers(model, names, setting, needs_rows=own == "foof")
 
 
 def _find_stem_scale(fields: OptimizerFields) -> float:

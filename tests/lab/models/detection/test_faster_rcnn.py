@@ -344,6 +344,11 @@ def test_data_that_changed_since_the_run_began_is_refused(tmp_path, monkeypatch)
         ({"data__crop": "pad"}, "data.crop must be 'none' in detection; got 'pad'"),
         ({"model__name": "lab:vgg16"}, "model.name must be 'lab:faster-rcnn-vgg16' in detection"),
         ({"run__compile": True}, "run.compile must be False in detection; got True"),
+        ({"optimizer__body": "muon"}, "optimizer.body must be 'same' in detection; got 'muon'"),
+        (
+            {"tract__enabled": False, "optimizer__first_layer_rule": "mac"},
+            "optimizer.first_layer_rule must be 'none' in detection; got 'mac'",
+        ),
         ({"optimizer__label_smoothing": 0.1}, "optimizer.label_smoothing must be 0.0"),
         ({"data__image_size": 0}, "data.image_size is 0: set it to the pixels of the short side"),
         ({"data__mean": [], "data__std": []}, "detection needs data.mean and data.std"),

@@ -23,7 +23,7 @@ def make_network(dtype=torch.float64):
 
 
 def watch(network, dtype=None, reduce=torch.clone):
-    return RowMoments(find_layers(network, ["0"], needs_rows=True), dtype, reduce)
+    return RowMoments(find_layers(network, ["0"], "rule", needs_rows=True), dtype, reduce)
 
 
 def compute(layer, x):
@@ -87,12 +87,12 @@ def test_layers_with_other_rows_or_weights_are_refused():
     network = nn.Sequential(
         Standardised(3, 4, 3), nn.ReLU(), nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 3))
     )
-    assert find_layers(network, ["0"]) == [network[0]]
-    with pytest.raises(UnsupportedLayerError, match=r"'0' is a Standardised; .*first_layer_rule"):
-        find_layers(network, ["0"], needs_rows=True)
-    for name, kind in (("1", "ReLU"), ("2", "ParametrizedConv2d")):
-        with pytest.raises(UnsupportedLayerError, match=f"'{name}' is a {kind}"):
-            find_layers(network, [name])
+    assert find_layers(network, ["0"], "rule='mac'") == [network[0]]
+    with pytest.raises(UnsupportedLayerError, match=r"'0': Standardised has .* rule='mac' takes"):
+        find_layers(network, ["0"], "rule='mac'", needs_rows=True)
+    for name, message in (("1", "rule='mac' takes .*got ReLU"), ("2", "a parametrised weight")):
+        with pytest.raises(UnsupportedLayerError, match=f"layer '{name}': .*{message}"):
+            find_layers(network, [name], "rule='mac'")
 
 
 def test_inputs_are_visited_in_eval_mode_and_the_rest_is_not_run(cifar_images):

@@ -190,11 +190,12 @@ def make_gradient_rule(
         UnsupportedLayerError: the rule cannot be used with one of the layers.
     """
     name = recipe.optimizer.first_layer_rule
+    setting = f"optimizer.first_layer_rule={name!r}"
     if name == "none":
         return None
     if name == "centralised":
-        return Centralised(find_layers(network, names))
-    layers = find_layers(network, names, needs_rows=True)
+        return Centralised(find_layers(network, names, setting))
+    layers = find_layers(network, names, setting, needs_rows=True)
     moment_dtype = find_moment_dtype(recipe.tract)
     if name == "mac":
         return Mac(layers, network, read_images, moment_dtype, reduce)

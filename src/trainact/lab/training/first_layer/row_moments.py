@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from trainact.errors import UnsupportedLayerError
 from trainact.lab.recipes.recipe import TractFields
+from trainact.layer_checks import check_layer
 from trainact.options import choose_precision
 from trainact.rows import (
     SUPPORTED_LAYERS,
@@ -39,31 +40,30 @@ Moments: TypeAlias = dict[Tensor, SecondMoment]
 
 
 def find_layers(
-    network: nn.Module, names: Iterable[str], *, needs_rows: bool = False
+    network: nn.Module, names: Iterable[str], setting: str, *, needs_rows: bool = False
 ) -> list[PlainLayer]:
     """Return the named layers.
 
     Args:
         network: the network.
         names: names in ``network.named_modules()``.
-        needs_rows: whether the layers must be torch's own classes. A class with another forward,
-            such as one that standardises its weight, multiplies other rows or another weight.
+        setting: the recipe's field that needs the layers, for messages.
+        needs_rows: whether the layers must have the forward of torch's own classes. Another one,
+            such as that of a layer that standardises its weight, may multiply other rows or another
+            weight.
 
     Raises:
         UnsupportedLayerError: a layer is not a Linear or a convolution with its own weight.
     """
-    layers: list[PlainLayer] = []
+    layers = []
     for name in names:
         layer: Any = network.get_submodule(name)
-        usual = isinstance(layer, SUPPORTED_LAYERS) and isinstance(layer.weight, nn.Parameter)
-        if usual and needs_rows:
-            usual = type(layer).forward in {kind.forward for kind in SUPPORTED_LAYERS}
-        if not usual:
+        check_layer(layer, name, setting, "Use another model, or the field's default.")
+        if needs_rows and type(layer).forward not in {kind.forward for kind in SUPPORTED_LAYERS}:
             raise UnsupportedLayerError(
-                f"the first layer {name!r} is a {type(layer).__name__}; this rule takes "
-                "torch's nn.Linear and nn.Conv1d/2d/3d, whose weight is a parameter. Set "
-                "optimizer.first_layer_rule=none and optimizer.first_layer_name=same, or use "
-                "another model."
+                f"layer {name!r}: {type(layer).__name__} has a forward of its own, so that its "
+                f"rows are not known; {setting} takes torch's nn.Linear and nn.Conv1d/2d/3d. Use "
+                "another model, or the field's default."
             )
         layers.append(layer)
     return layers
