@@ -1,12 +1,14 @@
 """Arms: typed fields, names, titles and order."""
 
+from typing import get_args
+
 import pytest
 
 from trainact.errors import TrActValueError
 from trainact.lab.recipes.arms import FIELDS, Arm, arm_of_recipe, make_arm, make_lr_arm, parse_arms
 from trainact.lab.recipes.experiment import find_experiment, list_experiments
 from trainact.lab.recipes.parts import PARTS
-from trainact.lab.recipes.recipe import Recipe, change_recipe, recipe_to_dict
+from trainact.lab.recipes.recipe import OptimizerFields, Recipe, change_recipe, recipe_to_dict
 
 
 def test_arms_are_the_recipe_with_fields_changed():
@@ -198,6 +200,15 @@ def test_every_part_sets_typed_fields_and_is_a_recipe():
         assert part.title
         arm = parse(part.name)
         assert change_recipe(Recipe(), arm.changes).tract.enabled == arm.tract
+
+
+def test_every_rule_and_optimizer_of_the_first_layer_is_a_part():
+    set_by_parts = {item for part in PARTS for item in part.changes.items()}
+    for name in ("first_layer_rule", "first_layer_name", "body"):
+        field = OptimizerFields.__dataclass_fields__[name]
+        others = {field.default, "sgd"}  # a separate SGD is an arm of the paper's recipes
+        for value in set(get_args(field.type)) - others:
+            assert (f"optimizer.{name}", value) in set_by_parts
 
 
 def test_a_record_without_the_newer_fields_has_their_defaults():

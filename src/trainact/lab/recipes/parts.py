@@ -92,13 +92,16 @@ PARTS: tuple[Part, ...] = (
     ),
     Part(
         "foof", "optimizer", {TRACT: False, STEM: "foof"}, "FOOF stem",
-        "FOOF trains the first layer",
+        "FOOF trains the first layer: momentum, then the inverse of an average second moment",
     ),
     Part(
         "asgo", "optimizer", {TRACT: False, STEM: "asgo"}, "ASGO stem",
-        "ASGO (one-sided Shampoo) trains the first layer",
+        "ASGO (one-sided Shampoo) trains the first layer: momentum over the root of an average GᵀG",
     ),
-    Part("muon-stem", "optimizer", {STEM: "muon"}, "Muon stem", "Muon trains the first layer"),
+    Part(
+        "muon-stem", "optimizer", {STEM: "muon"}, "Muon stem",
+        "Muon trains the first layer: momentum with its singular values brought near 1",
+    ),
     Part(
         "frozen", "frozen", {TRACT: False, FROZEN: True}, "frozen",
         "the first layer's weight stays as it starts; its bias is trained",
