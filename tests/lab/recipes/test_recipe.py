@@ -105,6 +105,7 @@ RESULTS = Path(__file__).parents[3] / "results"
             {"schedule": {"name": "triangle", "triangle_peak": 1.0}},
             "a part of the run between 0 and 1; got 1.0",
         ),
+        ({"optimizer": {"muon_normalise": True}}, "set optimizer.body='muon'"),
         (
             {"schedule": {"name": "triangle", "warmup_epochs": 1.0}},
             "set schedule.warmup_epochs=0",

@@ -160,6 +160,7 @@ class OptimizerFields:
     body: Literal["same", "muon"] = "same"  # optimizer of hidden matrices and convolutions
     muon_lr: float = 0.02
     muon_momentum: float = 0.95
+    muon_normalise: bool = False  # scale each weight [m, n] to the norm √m after every step
     norm_bias_lr: float = 1.0  # learning-rate multiplier of the biases of batch and layer norms
     lookahead_steps: int = 0  # steps between two averages of slow and fast weights; 0: off
     lookahead_decay: float = 0.95  # of the slow weights, for each step; see Lookahead
@@ -255,9 +256,9 @@ FIELDS_ADDED_LATER = {
               "start_images", "positions"),
     "tract": ("center", "relative", "moment_decay"),
     "optimizer": ("eps", "decay_vectors", "loss", "first_layer_frozen", "first_layer_rule", "body",
-                  "muon_lr", "muon_momentum", "units", "first_layer_bias_epochs", "norm_bias_lr",
-                  "lookahead_steps", "lookahead_decay", "lookahead_power", "reduction",
-                  "smoothing_over"),
+                  "muon_lr", "muon_momentum", "muon_normalise", "units", "first_layer_bias_epochs",
+                  "norm_bias_lr", "lookahead_steps", "lookahead_decay", "lookahead_power",
+                  "reduction", "smoothing_over"),
     "schedule": ("cosine_over", "triangle_start", "triangle_peak", "triangle_end", "first_epoch",
                  "lag_epochs"),
 }  # fmt: skip
@@ -448,6 +449,10 @@ def _check_first_layer(tract: TractFields, optimizer: OptimizerFields) -> None:
         not optimizer.first_layer_frozen or trains == "none",
         f"optimizer.first_layer_frozen leaves {trains!r} no weight to train; set it to false, or "
         "tract.enabled=false, optimizer.first_layer_name=same and optimizer.first_layer_rule=none.",
+    )
+    _require(
+        not optimizer.muon_normalise or optimizer.body == "muon",
+        "optimizer.muon_normalise applies to the layers that Muon trains: set optimizer.body='muon'.",
     )
     _require(
         optimizer.muon_momentum < 1,

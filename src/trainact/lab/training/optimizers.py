@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainact.errors import TrActValueError
 from trainact.lab.recipes.recipe import OptimizerFields, ScheduleFields, TractFields
-from trainact.lab.training.first_layer.muon import find_hidden_weights, make_muon
+from trainact.lab.training.first_layer.muon import find_hidden_weights, keep_norms, make_muon
 from trainact.lab.training.first_layer.row_moments import (
     Reduce,
     RowMoments,
@@ -69,6 +69,8 @@ def make_optimizers(
     if hidden:
         groups = _make_groups(hidden, fields.muon_lr / fields.lr, free)
         optimizers.append(_make_muon(groups, fields))
+        if fields.muon_normalise:
+            keep_norms(optimizers[-1])
     taken = {id(p) for p in (*stem, *hidden)}
     left = [p for p in first if id(p) not in taken]
     taken |= {id(p) for p in first}

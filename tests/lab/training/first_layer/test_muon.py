@@ -10,7 +10,9 @@ from trainact import find_first_layers
 from trainact.errors import TrActError
 from trainact.lab.models.networks import build_network
 from trainact.lab.models.zoos import build_zoo_model
-from trainact.lab.training.first_layer.muon import find_hidden_weights, make_muon
+from trainact.lab.recipes.recipe import OptimizerFields
+from trainact.lab.training.first_layer.muon import find_hidden_weights, keep_norms, make_muon
+from trainact.lab.training.optimizers import make_optimizers
 
 
 def orthogonalise(matrix):
@@ -97,3 +99,37 @@ def test_a_timm_without_muon_is_named(monkeypatch):
     monkeypatch.delattr(timm.optim, "Muon")
     with pytest.raises(TrActError, match="pip install --upgrade timm"):
         make_muon([{"params": [nn.Parameter(torch.ones(2, 2))]}], 0.1, 0.9, 0.0)
+
+
+def test_weights_keep_their_norm_and_have_no_decay():
+    torch.manual_seed(0)
+    weights = [nn.Parameter(torch.randn(6, 4, 3, 3)), nn.Parameter(torch.zeros(5, 3))]
+    groups = [{"params": weights[:1]}, {"params": weights[1:], "weight_decay": 0.3}]
+    optimizer = make_muon(groups, 0.02, 0.9, 0.5)
+    free = make_muon([{"params": [nn.Parameter(weights[0].detach().clone())]}], 0.02, 0.9, 0.0)
+    keep_norms(optimizer)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0, 0.0]
+    (twin,) = free.param_groups[0]["params"]
+    for _ in range(3):
+        weights[0].grad = torch.randn(6, 4, 3, 3)
+        weights[1].grad = torch.zeros(5, 3)
+        twin.grad = weights[0].grad.clone()
+        optimizer.step()
+        free.step()
+        with torch.no_grad():
+            twin *= 6**0.5 / (twin**2).sum().sqrt()
+        torch.testing.assert_close(weights[0], twin)
+    assert weights[1].eq(0).all()
+
+
+def test_a_body_of_muon_is_normalised_where_the_recipe_says_so():
+    fields = OptimizerFields(body="muon", muon_normalise=True, weight_decay=0.1)
+    network = build_network("speed", 10, widths=[24, 24, 24])
+    stem, hidden = network.stem.weight.detach().clone(), network.groups[0].conv1.weight
+    optimizers = make_optimizers(network, ["stem"], fields)
+    for parameter in network.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    for optimizer in optimizers:
+        optimizer.step()
+    assert hidden.norm().item() == pytest.approx(24**0.5)
+    torch.testing.assert_close(network.stem.weight.detach(), stem * (1 - fields.lr * 0.1))

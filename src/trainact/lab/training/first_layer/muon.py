@@ -10,7 +10,7 @@ from trainact.errors import TrActError
 from trainact.lab.torchvision_import import import_torchvision
 from trainact.rows import SUPPORTED_LAYERS
 
-__all__ = ["find_hidden_weights", "make_muon"]
+__all__ = ["find_hidden_weights", "keep_norms", "make_muon"]
 
 ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 """Matrices that nn.MultiheadAttention holds itself."""
@@ -50,6 +50,26 @@ def make_muon(
         ns_coefficients="original",
         adjust_lr_fn="original",
     )
+
+
+def keep_norms(optimizer: torch.optim.Optimizer) -> None:
+    """Let an optimizer scale each weight [m, ...] to the norm √m after every step.
+
+    The norm being fixed, there is no weight decay. This suits layers with a norm behind them.
+    """
+    for group in optimizer.param_groups:
+        group["weight_decay"] = 0.0
+    optimizer.register_step_post_hook(_scale_weights)
+
+
+@torch.no_grad()
+def _scale_weights(optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
+    del arguments
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            weight.mul_(
+                len(weight) ** 0.5 / weight.norm().clamp(min=torch.finfo(weight.dtype).tiny)
+            )
 
 
 def find_hidden_weights(model: nn.Module, first_layers: Iterable[str]) -> list[nn.Parameter]:
