@@ -452,7 +452,7 @@ def _check_first_layer(tract: TractFields, optimizer: OptimizerFields) -> None:
     )
     _require(
         not optimizer.muon_normalise or optimizer.body == "muon",
-        "optimizer.muon_normalise applies to the layers that Muon trains: set optimizer.body='muon'.",
+        "optimizer.muon_normalise scales the layers that Muon trains: set optimizer.body='muon'.",
     )
     _require(
         optimizer.muon_momentum < 1,

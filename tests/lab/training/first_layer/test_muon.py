@@ -103,7 +103,7 @@ def test_a_timm_without_muon_is_named(monkeypatch):
 
 def test_weights_keep_their_norm_and_have_no_decay():
     torch.manual_seed(0)
-    weights = [nn.Parameter(torch.randn(6, 4, 3, 3)), nn.Parameter(torch.zeros(5, 3))]
+    weights = [nn.Parameter(torch.randn(6, 4, 3, 3)), nn.Parameter(torch.zeros(50, 3))]
     groups = [{"params": weights[:1]}, {"params": weights[1:], "weight_decay": 0.3}]
     optimizer = make_muon(groups, 0.02, 0.9, 0.5)
     free = make_muon([{"params": [nn.Parameter(weights[0].detach().clone())]}], 0.02, 0.9, 0.0)
@@ -112,7 +112,7 @@ def test_weights_keep_their_norm_and_have_no_decay():
     (twin,) = free.param_groups[0]["params"]
     for _ in range(3):
         weights[0].grad = torch.randn(6, 4, 3, 3)
-        weights[1].grad = torch.zeros(5, 3)
+        weights[1].grad = torch.zeros(50, 3)
         twin.grad = weights[0].grad.clone()
         optimizer.step()
         free.step()

@@ -67,9 +67,8 @@ def _scale_weights(optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
     del arguments
     for group in optimizer.param_groups:
         for weight in group["params"]:
-            weight.mul_(
-                len(weight) ** 0.5 / weight.norm().clamp(min=torch.finfo(weight.dtype).tiny)
-            )
+            norm = weight.norm().clamp(min=1e-12)  # weights of 0 stay 0
+            weight.mul_(len(weight) ** 0.5 / norm)
 
 
 def find_hidden_weights(model: nn.Module, first_layers: Iterable[str]) -> list[nn.Parameter]:
