@@ -31,7 +31,11 @@ __all__ = [
     "write_evidence",
 ]
 
-FAMILIES = ("cifar10-cpu", "imagenette-cpu")
+FAMILIES = (
+    *("cifar10-speed", "cifar10-speed93", "cifar10-speed-vit", "cifar10-speed-muon"),
+    *("cifar10-cpu", "imagenette-cpu"),
+)
+"""Recipes and families of recipes, in the order of the page."""
 NO_RECORD = "No records yet."
 OMITTED = {ChapterId.PAPER, ChapterId.CROSSINGS, ChapterId.RUNS}
 Evidence = dict[str, ExperimentPage | None]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tools import evidence
+from tools.fast_run import write_fast_run
 from tools.reproduce import write_reproduction
 from tools.rivals_page import read_rivals, write_rivals
 from trainact.errors import TrActValueError
@@ -61,6 +62,7 @@ def make_tables(pages: evidence.Evidence, root: Path = ROOT) -> dict[str, str]:
         **write_reproduction(root / "results"),
         **write_rivals(read_rivals(root / "results")),
         "arms": render_arms(),
+        **write_fast_run(root / "results"),
         "bench-layer": render_bench(record, "layer"),
         "bench-step": render_bench(record, "step"),
         "bench-launches": render_launches(record),

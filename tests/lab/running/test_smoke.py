@@ -20,6 +20,10 @@ FAMILIES = {
     ("cifar10-vit-ranges", "[0,255] tract-0.1"): SMALLER,
     ("cifar10-cpu-resnet-sgd", "lr-0.3"): {},
     ("cifar10-cpu-vit-sgd", "tract-0.1"): {},
+    ("cifar10-speed", "eigen+frozen"): {},
+    ("cifar10-speed", "eigen+tract-0.1"): {},
+    ("cifar10-speed-muon", "plain"): {},
+    ("cifar10-speed-vit", "eigen"): {"model.arguments.depth": 2},
     ("cifar100-table", "tract-0.1"): {"data.train_images": 64, "optimizer.lr": 0.01},
 }
 

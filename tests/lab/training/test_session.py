@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lab_helpers import ignore, make_quick
+from trainact.errors import TrActValueError
 from trainact.lab.data import load_data
 from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.recipes.recipe import OptimizerFields
@@ -48,6 +49,32 @@ def test_the_summed_loss_has_the_batch_times_the_gradient_of_the_mean(tmp_path):
         weights.append(torch.cat([p.detach().flatten() for p in session.trained]))
     assert norms[1] / norms[0] == pytest.approx(32)
     torch.testing.assert_close(*weights)
+
+
+def test_the_bias_of_a_frozen_first_layer_is_trained_for_its_epochs(tmp_path):
+    session = make_session(
+        tmp_path, optimizer__first_layer_frozen=True, optimizer__first_layer_bias_epochs=2,
+        tract__enabled=False, optimizer__weight_decay=0.1, schedule__name="constant",
+    )  # fmt: skip
+    layer = session.network[0]
+    weight = layer.weight.detach().clone()
+    moved = []
+    for epoch in range(4):
+        for step, (share, count) in enumerate(session.batches.read(epoch, 0)):
+            before = layer.bias.detach().clone()
+            session.take_step(share, count, epoch * session.batches.steps + step)
+            moved.append(not torch.equal(layer.bias, before))
+    steps = session.batches.steps
+    assert moved == [True] * 2 * steps + [False] * 2 * steps
+    assert torch.equal(layer.weight, weight)
+
+
+def test_epochs_for_a_bias_that_is_not_there_are_refused(tmp_path):
+    with pytest.raises(TrActValueError, match=r"first layer \(0\) has no bias to train; set it"):
+        make_session(
+            tmp_path, model__name="small_models:make_unbiased", tract__enabled=False,
+            optimizer__first_layer_frozen=True, optimizer__first_layer_bias_epochs=3,
+        )  # fmt: skip
 
 
 def test_the_views_are_tested_after_the_last_epoch_only(tmp_path):

@@ -1,0 +1,67 @@
+"""Fill README's paragraph on the fast CIFAR-10 recipe: what one command takes and gives."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.reproduce import read_full_studies
+from trainact.lab.cost.estimates import count_run, read_throughputs
+from trainact.lab.environment import describe_hardware
+from trainact.lab.metric import ACCURACY, Metric, read_percent
+from trainact.lab.recipes.experiment import find_experiment
+from trainact.lab.records.record import Record
+from trainact.lab.text import format_duration
+
+__all__ = ["COMMAND", "write_fast_run"]
+
+RECIPE, ARMS, EPOCHS, SEED = "cifar10-speed", ("plain", "eigen+tract-0.1"), 10, 0
+COMMAND = f"trainact run {RECIPE} --arms {','.join(ARMS)} --epochs {EPOCHS} --seeds {SEED}"
+VIEWS = Metric("views", "views_correct", "test_seen")
+
+
+def write_fast_run(results: Path) -> dict[str, str]:
+    """Return the text of the marked place, from the records of the command's own runs.
+
+    Without records the time is estimated.
+    """
+    records = [
+        record
+        for study in read_full_studies(results)
+        if study.name == RECIPE
+        for record in study.records
+        if (record["budget"], record["seed"], record["status"]) == (EPOCHS, SEED, "complete")
+    ]
+    by_arm = {record["arm"]: record for record in records}
+    text = _estimate()
+    if all(arm in by_arm for arm in ARMS):
+        text = _describe([by_arm[arm] for arm in ARMS])
+    return {"fast-run": f"    {COMMAND}\n\n{text}"}
+
+
+def _describe(records: Sequence[Record]) -> str:
+    """Return the time of the records' runs, one after another, and their accuracies."""
+    hardware = sorted({describe_hardware(record["environment"]) for record in records})
+    plain, views = (
+        " and ".join(f"{read_percent(metric, record['epochs'][-1]):.2f} %" for record in records)
+        for metric in (ACCURACY, VIEWS)
+    )
+    return (
+        f"It took {format_duration(sum(record['seconds'] for record in records))} on "
+        f"{', '.join(hardware)} and gave {plain} (plain, and whitened start with TrAct); with six "
+        f"views of each test image {views}."
+    )
+
+
+def _estimate() -> str:
+    cpu = read_throughputs()[0]
+    runs = [
+        count_run(run)
+        for run in find_experiment(RECIPE).plan()
+        if (run.schedule.epochs, run.run.seed) == (EPOCHS, SEED) and run.arm in ARMS
+    ]
+    works = [work for work in runs if work is not None]
+    assert len(works) == len(ARMS)
+    seconds = cpu.estimate_seconds(sum(works))
+    return (
+        f"Estimated from its multiply-adds, it takes {format_duration(seconds)} on {cpu.hardware}; "
+        "no record yet."
+    )
