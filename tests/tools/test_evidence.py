@@ -84,9 +84,13 @@ def test_a_damaged_record_is_an_error(results):
         read_evidence(results)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if find_experiment(name).grid])
 def test_the_recipe_has_the_tuned_values(name):
-    tuning = pages.ROOT / "results" / name / "tuning.json"
+    folder = pages.ROOT / "results" / name
+    tuning = folder / "tuning.json"
+    if not tuning.exists():
+        assert not (folder / "records.jsonl").exists()
+        return
     runs = find_experiment(name).plan()
     plain = [run for run in runs if not run.tract.enabled]
     for budget, chosen in json.loads(tuning.read_text())["chosen"].items():

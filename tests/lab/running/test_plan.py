@@ -12,7 +12,7 @@ from trainact.lab.running.plan import PlannedRun, Shard, format_command, parse_s
 from trainact.lab.running.smoke import shrink
 from trainact.lab.training.optimizers import rate_at
 
-OTHERS = {"resnet18-tract", "vit-cifar", "resnet18-imagenet", "deit3-small", "deit3-base"}
+OTHERS = {"speed", "resnet18-tract", "vit-cifar", "resnet18-imagenet", "deit3-small", "deit3-base"}
 
 
 @pytest.fixture(scope="module")
