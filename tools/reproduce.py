@@ -7,11 +7,16 @@ from trainact.errors import TrActValueError
 from trainact.lab.analysis.studies import Study, find_studies
 from trainact.lab.cost.estimates import CAUTION, Throughput, estimate_experiment, read_throughputs
 from trainact.lab.environment import describe_hardware
+from trainact.lab.paper.claims import check_claims, read_claim
 from trainact.lab.paper.faithful import find_faithful
-from trainact.lab.paper.tables import read_figures, read_tables, read_times
+from trainact.lab.paper.hyperparameters import needs_tuning
+from trainact.lab.paper.rules import list_cases
+from trainact.lab.paper.tables import read_figures, read_table, read_tables, read_times
+from trainact.lab.paper.values import Key, Value
 from trainact.lab.recipes.experiment import Experiment, find_experiment, list_experiments
 from trainact.lab.records.results import list_record_files
 from trainact.lab.report.grid import Grid, render_markdown
+from trainact.lab.report.paper_comparison import measure_study
 from trainact.lab.running.plan import format_command
 from trainact.lab.text import count_epochs
 
@@ -25,7 +30,8 @@ FIGURES_WITHOUT_RECIPE = (
     ),
     ("Figure 2", "The method in code", "[method.md](method.md)"),
 )
-COST = ("Section 4.6", "The cost of TrAct", "`trainact bench`, see [cost.md](cost.md)")
+COST = "`trainact bench --device cuda`, see [cost.md](cost.md)"
+TIME_CLAIMS = ("time-cifar10-vit", "time-vit-s", "time-vit-b")
 NODES, GPUS, ARRAY = 2, 8, 20
 """In the commands shown: nodes, GPUs per node, jobs of an array."""
 GPU_BATCH = 256
@@ -46,6 +52,7 @@ def write_reproduction(results: Path) -> dict[str, str]:
         "reproduce-places": render_markdown(make_place_grid()),
         "reproduce-throughput": f"{gpu} {CAUTION}",
         "reproduce-cost": render_markdown(make_time_grid(printed, gpu, studies)),
+        "reproduce-ratios": render_markdown(make_ratio_grid(studies)),
         "reproduce-commands": "\n\n".join(write_commands(e, gpu) for e in printed),
         "reproduce-own": render_markdown(make_time_grid(own, cpu, studies)),
         "reproduce-own-throughput": str(cpu),
@@ -74,7 +81,9 @@ def make_place_grid() -> Grid:
         for table in read_tables()
         for number in table.numbers
     }
-    rows = (*FIGURES_WITHOUT_RECIPE, *figures, COST, *(tables[n] for n in sorted(tables)))
+    times = _link_recipes(read_table("runtime").aliases)
+    cost = ("Section 4.6", "The cost of TrAct", f"{times}, {COST}")
+    rows = (*FIGURES_WITHOUT_RECIPE, *figures, cost, *(tables[n] for n in sorted(tables)))
     head = ("in the paper", "content", "reproduced by")
     return Grid("Tables and figures", head, rows, text_columns=3)
 
@@ -101,13 +110,42 @@ def make_time_grid(
     return Grid("Estimated time", (*head, "runs done"), tuple(rows))
 
 
+def make_ratio_grid(studies: Sequence[Study]) -> Grid:
+    """Return the paper's claims on training time, the times behind them, and what was measured."""
+    values: dict[Key, Value] = {}
+    for study in studies:
+        values |= measure_study(study)
+    rows = []
+    for name, result in zip(TIME_CLAIMS, check_claims(values, TIME_CLAIMS), strict=True):
+        claim = read_claim(name)
+        recipes = {case.key.recipe for table in claim.cases for case in list_cases(values, **table)}
+        plain, tract = (time for time in read_times() if time.recipe in recipes)
+        rows.append(
+            (
+                claim.says,
+                f"Section {claim.section}",
+                f"{plain.gpus} {plain.gpu}",
+                f"{_format_clock(plain.hours)} and {_format_clock(tract.hours)}",
+                claim.stated,
+                result.computed or "none",
+                _link_recipes(recipes & set(read_table("runtime").aliases)),
+            )
+        )
+    head = ("claim", "source", "GPUs", "plain and TrAct", "stated", "measured", "recipe")
+    return Grid("Claims on training time", head, tuple(rows), text_columns=3)
+
+
 def write_commands(experiment: Experiment, gpu: Throughput) -> str:
     """Return the section of one recipe: a heading, its title, and the commands."""
-    command = alone = format_command(experiment)
+    tuned = needs_tuning(experiment)
+    command = alone = format_command(experiment, tuned=tuned)
     parts = experiment.recipe.data.batch_size // GPU_BATCH
     if parts > 1:
         alone += f" \\\n    run.accumulation={parts}"
     lines = ["# one GPU", f"trainact {alone}"]
+    if tuned:
+        reason = "# first choose the learning rates: the paper prints none for this experiment"
+        lines = [reason, f"trainact {format_command(experiment, 'tune')}", *lines]
     if experiment.recipe.data.storage == "stream":
         lines += [
             f"# {NODES} nodes with {GPUS} GPUs each; run on every node, HOST is the first",
@@ -141,6 +179,12 @@ def _format_time(throughput: Throughput, work: float | None) -> str:
     return f"{time:,.0f}" if time >= 10 else f"{time:.2g}"
 
 
+def _format_clock(hours: float) -> str:
+    """Return a time as the paper prints it: hours and minutes, or seconds below an hour."""
+    whole, minutes = divmod(round(60 * hours), 60)
+    return f"{whole}:{minutes:02} h" if whole else f"{3600 * hours:.0f} s"
+
+
 def _format_printed_times(recipe: str) -> str:
     times = [
         f"{time.gpu_hours:,.{0 if time.gpu_hours >= 10 else 1}f} for {count_epochs(time.budget)} "
@@ -152,10 +196,12 @@ def _format_printed_times(recipe: str) -> str:
 
 
 def _describe_done(experiment: Experiment, studies: Sequence[Study]) -> str:
-    records = find_faithful(
-        experiment.name,
-        [r for study in studies if study.name == experiment.name for r in study.records],
-    )
+    records = [
+        record
+        for study in studies
+        if study.name == experiment.name
+        for record in find_faithful(experiment.name, study.records, study.tuning)
+    ]
     if not records:
         return "none"
     hardware = sorted({describe_hardware(record["environment"]) for record in records})

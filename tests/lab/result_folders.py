@@ -62,7 +62,9 @@ def write_study(experiment: Path, **options) -> list[dict]:
     return records
 
 
-def write_tuning(experiment: Path, chosen=0.08, budgets=(2, 4)) -> dict:
+def write_tuning(
+    experiment: Path, chosen=0.08, budgets=(2, 4), rates=(0.02, 0.04, 0.08, 0.16)
+) -> dict:
     """Write the file that ``trainact tune`` writes."""
     tried = [
         {
@@ -74,7 +76,7 @@ def write_tuning(experiment: Path, chosen=0.08, budgets=(2, 4)) -> dict:
             "seeds": [0],
         }
         for budget in budgets
-        for rate in (0.02, 0.04, 0.08, 0.16)
+        for rate in rates
     ]
     tuning = {
         "experiment": experiment.name,

@@ -12,13 +12,14 @@ import pytest
 
 from comparison_records import make_record
 from lab_helpers import run_several
-from result_folders import make_faithful, write_record
+from result_folders import make_faithful, write_record, write_tuning
 
 pytest.importorskip("rich", reason="the lab's tables need rich")
 
 from tools import pages
 from tools.reproduce import (
     make_place_grid,
+    make_ratio_grid,
     make_time_grid,
     read_full_studies,
     write_commands,
@@ -96,6 +97,28 @@ def test_large_images_use_torchrun_and_small_ones_a_job_array():
     assert huge.count("run.accumulation=8") == 1
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_rates_for_cifar100_are_tuned_first(optimizer, tmp_path, monkeypatch, capsys):
+    experiment = find_experiment(f"cifar100-resnet18-{optimizer}")
+    monkeypatch.chdir(tmp_path)
+    lines = write_commands(experiment, GPU).splitlines()
+    tune, run = (line.split()[1:] for line in lines if line.startswith("    trainact "))
+    assert tune == ["tune", experiment.name]
+    assert run[:3] == ["run", experiment.name, "--tuned"] or run[2] == "\\"
+    folder = tmp_path / "runs" / experiment.name
+    write_tuning(folder, chosen=experiment.grid["optimizer.lr"][1], budgets=experiment.budgets)
+    words = shlex.split(format_command(experiment, tuned=True).replace("\\\n", " "))
+    assert cli.main([*words, "--dry-run"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(experiment.plan())
+
+
+def test_no_other_recipe_of_the_paper_is_tuned_first():
+    tuned = [
+        name for name in PAPER if "trainact tune" in write_commands(find_experiment(name), GPU)
+    ]
+    assert tuned == ["cifar100-resnet18-adam", "cifar100-resnet18-sgd"]
+
+
 def test_finished_runs_are_counted_with_their_hardware(tmp_path):
     assert read_full_studies(tmp_path) == []
     for seed in (0, 1):
@@ -116,6 +139,23 @@ def test_the_papers_gpu_hours_are_next_to_the_estimate():
     assert small[4] == "535 for 800 epochs (4 NVIDIA A40)"
     assert tiny[4] == "0.3 for 100 epochs (1 NVIDIA RTX 4090)"
     assert 0.5 < float(small[2]) / 535 < 2  # the estimate is of that order
+
+
+def test_the_claims_on_time_have_their_source_their_recipe_and_what_was_measured(tmp_path):
+    rows = {row[-1]: row for row in make_ratio_grid([]).rows}
+    small = rows["[time-deit3-vit-s](#time-deit3-vit-s)"]
+    assert small[1:6] == (
+        *("Section 4.3 and 4.6", "4 NVIDIA A40", "133:52 h and 133:58 h"),
+        *("0.08", "none"),
+    )
+    tiny = rows["[time-cifar10-vit](#time-cifar10-vit)"]
+    assert tiny[2:5] == ("1 NVIDIA RTX 4090", "1091 s and 1197 s", "9.7")
+    name = "time-deit3-vit-b"
+    for arm, seconds in (("plain", 3.0), ("tract", 3.003)):
+        record = make_faithful(name, make_record(arm, 2, 0, 1.0, seconds=seconds))
+        write_record(tmp_path / name, record)
+    (row,) = [row for row in make_ratio_grid(read_full_studies(tmp_path)).rows if name in row[-1]]
+    assert row[5] == "0.100"
 
 
 def test_printed_times_are_those_of_the_runtime_table():

@@ -79,3 +79,43 @@ def test_the_papers_arms_have_their_titles_where_the_recipe_calls_its_arm_tract(
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "# TrAct λ=0.1 400 top1 81.50" in lines
     assert "# TrAct λ=0.2 800 top1 82.18" in lines
+
+
+SHARED = [name for name in list_experiments() if "-finetune-" in name or name.endswith("-adamw")]
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_recipe_that_shares_the_numbers_of_another_shows_them(name, capsys):
+    assert len(SHARED) == 10
+    cli.main(["show", name])
+    shown = capsys.readouterr().out
+    assert "prints no values" not in shown
+    other, budget = {
+        "deit3-vit-b-finetune-a": ("deit3-vit-b", 400),
+        "deit3-vit-s-800-finetune-b": ("deit3-vit-s", 800),
+        "transfer-cars-adamw": ("transfer-cars", 1000),
+    }.get(name, ("", 0))
+    if other:
+        assert f"# Values printed in the paper, for {other} at {budget} epochs" in shown
+    values = [line.split()[-1] for line in shown.splitlines() if " top1 " in line]
+    assert len(values) >= 2
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    if name == "deit3-vit-b-finetune-b":
+        assert "# plain 400 top1 83.34" in lines
+        assert "# TrAct λ=0.1 400 top5 96.52" in lines
+        assert not any(" minutes " in line for line in lines)  # those are of the pre-training
+    if name == "transfer-cars-adamw":
+        assert "# plain 1000 top1 90.44" in lines
+
+
+def test_a_recipe_of_figures_says_that_no_values_are_printed(capsys):
+    cli.main(["show", "cifar10-vit-lambda"])
+    assert "The paper prints no values of this experiment." in capsys.readouterr().out
+
+
+def test_a_recipe_without_printed_rates_shows_tune_first(capsys):
+    cli.main(["show", "cifar100-resnet18-adam"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "# trainact tune cifar100-resnet18-adam"
+    assert lines[3].startswith("# trainact run cifar100-resnet18-adam")
+    assert "--tuned runs/cifar100-resnet18-adam/tuning/tuning.json" in "".join(lines[3:5])

@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from trainact.lab.cost.cases import LAYERS, NETWORKS, LayerCase
+from trainact.lab.cost.cases import GPU_NETWORKS, LAYERS, NETWORKS, LayerCase, choose_networks
 from trainact.lab.cost.timing import measure_peak_memory
+from trainact.lab.models.build import build_model
 from trainact.lab.models.networks.vit import CifarViT
+from trainact.lab.recipes.experiment import find_experiment
 from trainact.rows import count_rows, patches_of_layer
 
 CPU = torch.device("cpu")
@@ -62,3 +64,16 @@ def test_setting_up_a_case_leaves_the_random_state():
     torch.manual_seed(7)
     assert torch.equal(drawn, torch.rand(3))
     assert torch.equal(first.weight, case._make_plain(CPU, torch.float32)[0].weight)
+
+
+def test_a_gpu_also_measures_the_share_of_the_papers_gpus():
+    assert choose_networks(CPU) == NETWORKS
+    assert choose_networks(torch.device("cuda")) == (*NETWORKS, *GPU_NETWORKS)
+    for case, recipe in zip(GPU_NETWORKS, ("time-deit3-vit-s", "time-deit3-vit-b"), strict=True):
+        run = find_experiment(recipe).plan()[0]
+        size = run.data.image_size
+        assert case.shape == (run.data.batch_size, 3, size, size)
+        with torch.device("meta"):
+            ours = sum(p.numel() for p in case.make().parameters())
+            theirs = build_model(run.model, 1000, 3, size)
+        assert ours == sum(p.numel() for p in theirs.parameters())

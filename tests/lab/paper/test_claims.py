@@ -25,6 +25,11 @@ SHOWN_IN_FIGURES = [
     "cifar10-vit-200-for-400",
     "cifar10-vit-best-lam",
     "cifar100-resnet18-every",
+    "lam-robust",
+    "lam-subtle",
+    "lam-length",
+    "lam-recommended",
+    "lam-recommended-long",
     "patch-norm-helps",
     "patch-norm-at-800",
     "patch-norm-below-tract",
@@ -212,6 +217,7 @@ def test_ablations_are_compared_inside_their_recipes():
         ("cifar10-vit-norms", ["patch-norm-helps", "dual-patch-norm-like-patch-norm"]),
         ("cifar10-vit-ranges", ["value-range-robust", "value-range-raw-above-unit"]),
         ("cifar10-resnet18-adam-sgd", ["sgd-for-first-layer"]),
+        ("cifar10-vit-lambda", ["lam-robust"]),
     ],
 )
 def test_claims_use_arms_and_budgets_of_the_recipes(recipe, claims):
@@ -259,3 +265,120 @@ def test_claims_are_checked_on_records():
         "6.67",
         True,
     )
+
+
+# claims on lambda, Section 4.4
+
+LAM_RECIPES = {
+    "cifar10-resnet18-sgd": BUDGETS,
+    "cifar10-resnet18-adam": BUDGETS,
+    "cifar10-vit": BUDGETS,
+    "cifar100-resnet18-sgd": BUDGETS,
+    "cifar100-resnet18-adam": BUDGETS,
+    "imagenet-resnet18": (30, 60, 90),
+    "imagenet-resnet34": (30, 60, 90),
+    "imagenet-resnet50": (30, 60, 90),
+}
+
+
+def make_lam_values(gain_of, deviation=0.1):
+    """Return values of all recipes with several λ; ``gain_of`` is of λ and the budget's number."""
+    values = {}
+    for recipe, budgets in LAM_RECIPES.items():
+        accuracies = {
+            (f"tract-{lam:g}", budget): 90.0 + gain_of(lam, number)
+            for number, budget in enumerate(budgets)
+            for lam in (0.05, 0.1, 0.2)
+        }
+        plain = {("plain", budget): 90.0 for budget in budgets}
+        values |= make_values(recipe, accuracies | plain, deviation)
+    return values
+
+
+def test_robust_means_above_plain_at_every_lam_of_the_figure():
+    lams = find_experiment("cifar10-vit-lambda").plan()
+    arms = {run.run.arm for run in lams} - {"plain"}
+    assert len(arms) == 8
+    accuracies = {("plain", 200): 90.0} | {(arm, 200): 91.0 for arm in arms}
+    result = check(make_values("cifar10-vit-lambda", accuracies))["lam-robust"]
+    assert (result.computed, result.holds) == ("8 of 8", True)
+    accuracies["tract-1.6", 200] = 89.0
+    result = check(make_values("cifar10-vit-lambda", accuracies))["lam-robust"]
+    assert (result.computed, result.holds) == ("7 of 8", False)
+    assert "tract-1.6" in result.detail
+
+
+def test_subtle_means_within_the_deviations_in_most_cases():
+    near = check(make_lam_values(lambda lam, number: 1 + lam))["lam-subtle"]
+    assert (near.computed, near.holds) == ("58 of 58", True)  # 5 x 4 + 3 x 3 budgets, two λ each
+    far = check(make_lam_values(lambda lam, number: 1 + 5 * lam))["lam-subtle"]
+    assert (far.computed, far.holds) == ("0 of 58", False)
+    values = make_lam_values(lambda lam, number: 1 + lam)
+    some = {key: value for key, value in values.items() if key.recipe == "cifar10-vit"}
+    part = check(some)["lam-subtle"]
+    assert (part.computed, part.holds) == ("8 of 8", None)
+    assert "50 of 58 cases have no values" in part.detail
+
+
+def test_the_trend_is_the_slope_of_the_gain_over_the_length():
+    rising = check(make_lam_values(lambda lam, number: lam * number))["lam-length"]
+    assert (rising.computed, rising.holds) == ("8 of 8", True)
+    assert "cifar10-vit +0.15" in rising.detail  # 0.2 - 0.05 points each time the epochs double
+    falling = check(make_lam_values(lambda lam, number: -lam * number))["lam-length"]
+    assert (falling.computed, falling.holds) == ("0 of 8", False)
+    values = make_lam_values(lambda lam, number: lam * number)
+    del values[Key("cifar10-vit", None, "tract-0.2", 400, "top1")]
+    part = check(values)["lam-length"]
+    assert (part.computed, part.holds) == ("7 of 7", None)
+
+
+def test_the_recommended_lams_are_compared_with_plain_and_with_each_other():
+    good = check(make_lam_values(lambda lam, number: lam))
+    assert good["lam-recommended"].holds
+    assert good["lam-recommended-long"].holds
+    worse = check(make_lam_values(lambda lam, number: 0.3 - 4 * lam))
+    assert worse["lam-recommended"].holds is False
+    assert worse["lam-recommended-long"].holds is False
+
+
+# claims on time, Section 4.6
+
+
+@pytest.mark.parametrize(
+    ("claim", "recipe", "arm", "budget"),
+    [
+        ("time-cifar10-vit", "time-cifar10-vit", "tract-0.1", 100),
+        ("time-vit-s", "time-deit3-vit-s", "tract", 2),
+        ("time-vit-b", "time-deit3-vit-b", "tract", 2),
+    ],
+)
+def test_short_runs_check_the_claims_on_time(claim, recipe, arm, budget):
+    plan = find_experiment(recipe).plan()
+    assert {(run.run.arm, run.schedule.epochs) for run in plan} == {
+        ("plain", budget),
+        (arm, budget),
+    }
+    values = {
+        Key(recipe, None, name, budget, "seconds"): MeasuredValue(seconds, 1.0, 3)
+        for name, seconds in (("plain", 1000.0), (arm, 1000.5))
+    }
+    result = check(values, claim)[claim]
+    assert result.holds
+    assert float(result.computed) == pytest.approx(0.05)
+    assert result.detail == f"Measured by {recipe}."
+    slow = {key: MeasuredValue(2 * value.mean, 1.0, 3) for key, value in values.items()}
+    slow |= {key: value for key, value in values.items() if key.arm == "plain"}
+    assert check(slow, claim)[claim].holds is False
+
+
+def test_full_runs_come_before_short_ones():
+    values = {
+        Key(recipe, None, arm, budget, metric): MeasuredValue(number, 1.0, 1)
+        for recipe, budget, metric, ratio in (
+            ("deit3-vit-b", 400, "minutes", 1.001),
+            ("time-deit3-vit-b", 2, "seconds", 1.1),
+        )
+        for arm, number in (("plain", 1000.0), ("tract", 1000.0 * ratio))
+    }
+    result = check(values, "time-vit-b")["time-vit-b"]
+    assert (result.computed, result.detail) == ("0.100", "")

@@ -2,7 +2,12 @@
 
 from comparison_records import judge_by_precision, make_record
 from result_folders import make_faithful
-from trainact.lab.paper.faithful import describe_deviations, find_faithful, list_deviations
+from trainact.lab.paper.faithful import (
+    describe_deviations,
+    describe_tuned,
+    find_faithful,
+    list_deviations,
+)
 
 VIT = "cifar10-vit"
 
@@ -54,3 +59,51 @@ def test_the_weights_file_of_a_detector_may_be_anywhere():
     assert list_deviations(name, record) == []
     record["recipe"]["model"]["arguments"] |= {"width": 8}
     assert list_deviations(name, record) == [("model.arguments.width", 8, None)]
+
+
+SGD = "cifar100-resnet18-sgd"
+
+
+def make_tuning(chosen, tried=(0.1, 0.09, 0.08, 0.07), name=SGD, budget=100):
+    rows = [{"budget": budget, "field": "optimizer.lr", "value": value} for value in tried]
+    return {
+        "experiment": name,
+        "tried": rows,
+        "chosen": {str(budget): {"optimizer.lr": chosen}},
+    }
+
+
+def make_tuned(rate, budget=100):
+    record = make_faithful(SGD, make_record("tract-0.1", budget, 0, 70))
+    record["recipe"]["optimizer"]["lr"] = rate
+    return record
+
+
+def test_a_run_with_the_rate_that_tune_chose_is_compared_with_the_paper():
+    record, tuning = make_tuned(0.09), make_tuning(0.09)
+    assert list_deviations(SGD, record) == [("optimizer.lr", 0.09, 0.08)]
+    assert list_deviations(SGD, record, tuning) == []
+    assert find_faithful(SGD, [record], tuning) == [record]
+    assert describe_deviations(SGD, [record], tuning) == ""
+    sentence = "trainact tune chose optimizer.lr 0.09 (recipe: 0.08) at 100 epochs."
+    assert describe_tuned(SGD, [record, make_tuned(0.08)], tuning) == sentence
+    assert describe_tuned(SGD, [make_tuned(0.08)], tuning) == ""
+    assert describe_tuned("mine", [record], tuning) == ""
+
+
+def test_another_rate_than_the_chosen_one_is_a_deviation():
+    for record, tuning in (
+        (make_tuned(0.1), make_tuning(0.09)),  # not the chosen one
+        (make_tuned(0.09, budget=200), make_tuning(0.09)),  # chosen for another budget
+        (make_tuned(0.09), make_tuning(0.09, tried=(0.1, 0.09))),  # not all of the grid was tried
+        (make_tuned(0.09), make_tuning(0.09, name="cifar10-resnet18-sgd")),
+    ):
+        assert [d.field for d in list_deviations(SGD, record, tuning)] == ["optimizer.lr"]
+        assert describe_tuned(SGD, [record], tuning) == ""
+
+
+def test_tuning_excuses_no_other_field():
+    record = make_tuned(0.09)
+    record["recipe"]["optimizer"]["momentum"] = 0.5
+    found = list_deviations(SGD, record, make_tuning(0.09))
+    assert found == [("optimizer.momentum", 0.5, 0.9)]

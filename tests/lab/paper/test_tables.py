@@ -12,6 +12,7 @@ from trainact.lab.paper.tables import (
     find_places,
     find_printed,
     list_networks,
+    list_printed,
     list_recipes,
     printed_values,
     read_table,
@@ -218,3 +219,21 @@ def test_every_recipe_of_the_paper_has_its_place():
         "Table 7 (tab:conv-cifar-100-std-133), Section B",
     ]
     assert find_places("imagenet-resnet50")[1] == "Figure 5 (fig:resnet-50-imagenet), Section 4.3"
+
+
+def test_a_recipe_with_the_numbers_of_another_has_those_of_its_table_only():
+    seconds = find_printed("time-cifar10-vit", None, PLAIN, 100, "seconds")
+    assert seconds.show() == "1091"
+    for key in (
+        ("time-cifar10-vit", None, PLAIN, 200, "seconds"),
+        ("time-deit3-vit-s", None, PLAIN, 2, "minutes"),  # printed for 800 epochs
+        ("time-deit3-vit-s", None, PLAIN, 800, "top1"),  # not of this table
+        ("deit3-vit-s-800-finetune-a", None, PLAIN, 800, "minutes"),  # of the pre-training
+    ):
+        assert find_printed(*key) is None
+    assert find_printed("deit3-vit-s-800-finetune-a", None, PLAIN, 50, "top1").show() == "81.97"
+    assert find_places("time-deit3-vit-b") == ["text, Section 4.6"]
+    assert find_places("deit3-vit-b-finetune-a") == ["Table 3 (tab:vit-imagenet), Section 4.3"]
+    minutes = list_printed("time-deit3-vit-b")
+    assert [value.mean for value in minutes.values()] == [5908.0, 5923.0]
+    assert list_printed("photos") == {}

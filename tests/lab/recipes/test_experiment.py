@@ -5,7 +5,7 @@ import pytest
 from trainact.errors import TrActError, TrActValueError
 from trainact.lab.recipes.arms import parse_arms
 from trainact.lab.recipes.experiment import Experiment, find_experiment, list_experiments
-from trainact.lab.recipes.recipe import Recipe, identify
+from trainact.lab.recipes.recipe import Recipe, change_recipe, identify
 from trainact.lab.running.smoke import shrink
 
 
@@ -103,3 +103,23 @@ def test_the_settings_that_the_paper_states_are_those_of_the_recipes():
         assert stages == {(a, b) for a in ("plain", "tract") for b in (True, False)}
         assert {r.schedule.epochs for r in plan} == {epochs}
         assert all(r.optimizer.nesterov for r in plan)  # as timm's sgd has it
+
+
+def test_the_recipe_for_the_time_of_the_cifar_vit_has_runs_of_its_figure():
+    """Whoever has run Figure 4 need not run them again."""
+    figure = {identify(run) for run in find_experiment("cifar10-vit").plan()}
+    times = [identify(run) for run in find_experiment("time-cifar10-vit").plan()]
+    assert len(times) == 6
+    assert set(times) < figure
+
+
+@pytest.mark.parametrize(("size", "gpus"), [("s", 4), ("b", 8)])
+def test_the_recipes_for_the_time_of_deit_train_the_share_of_one_gpu(size, gpus):
+    whole = find_experiment(f"deit3-vit-{size}").plan()[0]
+    part = find_experiment(f"time-deit3-vit-{size}").plan()[0]
+    assert part.data.batch_size * gpus == whole.data.batch_size
+    assert part.data.train_images == 200 * part.data.batch_size
+    same = {"data.train_images": 0, "data.test_images": 0, "data.batch_size": 2048}
+    same |= {"schedule.epochs": whole.schedule.epochs, "tract.lam": whole.tract.lam}
+    same |= {"run.keep_weights": True}
+    assert change_recipe(part, same) == whole

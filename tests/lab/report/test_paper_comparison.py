@@ -3,7 +3,13 @@
 import pytest
 
 from comparison_records import make_record
-from result_folders import find_chapter, make_faithful, write_record, write_study
+from result_folders import (
+    find_chapter,
+    make_faithful,
+    write_record,
+    write_study,
+    write_tuning,
+)
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 pytest.importorskip("rich", reason="terminal tables need rich")
@@ -83,3 +89,22 @@ def test_only_runs_that_follow_the_recipe_are_counted(tmp_path):
     rows = {(row[0], row[2]): row[3:6] for row in chapter.grids[0].rows}
     assert rows["TrAct λ=0.1", "top-1, %"] == ("73.00 ± 0.71", "2", "+0.50 [0.50, 0.50]")
     assert chapter.sentences[1].endswith("They have training images 1000 (expected: 50000).")
+
+
+def test_runs_with_tuned_rates_stand_beside_the_paper(tmp_path):
+    """Table 2 prints ResNet-50 at 30 epochs; its grid has five rates."""
+    name = "imagenet-resnet50"
+    for arm, accuracy in (("plain", 70.0), ("tract-0.1", 71.0)):
+        record = make_faithful(name, make_record(arm, 30, 0, accuracy))
+        record["recipe"]["optimizer"]["lr"] = 0.2
+        write_record(tmp_path / name, record)
+    (before,) = read_report([tmp_path]).pages
+    write_tuning(tmp_path / name, chosen=0.2, budgets=(30,), rates=(0.2, 0.141, 0.1, 0.071, 0.05))
+    (page,) = read_report([tmp_path]).pages
+    counts = [
+        [row[4] for row in find_chapter(one, ChapterId.PAPER).grids[0].rows]
+        for one in (before, page)
+    ]
+    assert counts == [["0"] * 4, ["1"] * 4]
+    chosen = "trainact tune chose optimizer.lr 0.2 (recipe: 0.141) at 30 epochs."
+    assert chosen in find_chapter(page, ChapterId.PAPER).sentences

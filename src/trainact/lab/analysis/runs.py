@@ -59,6 +59,7 @@ class FinishedRun:
     epochs: tuple[int, ...]
     accuracies: tuple[float, ...]  # percent of the test images, or the metric, after each epoch
     metric: str  # name of the metric
+    top5: tuple[float | None, ...]  # percent of the test images; None where not recorded
     gradient_norms: tuple[float | None, ...]  # first layer, per epoch
     train_seconds: tuple[float, ...]
     seconds: float
@@ -70,6 +71,7 @@ class FinishedRun:
     machine: str
     pretraining: str = ""  # the arm that trained the initial weights
     arguments: str = ""  # of the network
+    classes: int = 0  # of the data; 0 if unknown
 
     @property
     def accuracy(self) -> float | None:
@@ -230,6 +232,10 @@ def _build(record: Record) -> FinishedRun:
         epochs=tuple(int(row["epoch"]) for row in epochs),
         accuracies=tuple(read_percent(metric, row) for row in epochs),
         metric=metric.name,
+        top5=tuple(
+            100 * row["test_top5"] / row["test_seen"] if "test_top5" in row else None
+            for row in epochs
+        ),
         gradient_norms=tuple(row.get("first_layer_grad_norm") for row in epochs),
         train_seconds=tuple(float(row["train_seconds"]) for row in epochs),
         seconds=float(record["seconds"]),
@@ -240,5 +246,6 @@ def _build(record: Record) -> FinishedRun:
         fingerprint=record["data"]["fingerprint"],
         pretraining=str(record["recipe"].get("model", {}).get("pretraining", "")),
         arguments=str(record["recipe"].get("model", {}).get("arguments", "")),
+        classes=int(record["data"].get("classes", 0)),
         machine=str([environment.get(key) for key in ("processor", "accelerator", "threads")]),
     )

@@ -4,6 +4,7 @@ The output is a recipe file: everything but the recipe's tables is a comment.
 """
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 import tomli_w
@@ -17,7 +18,8 @@ from trainact.lab.cost.estimates import (
     format_work,
     read_throughputs,
 )
-from trainact.lab.paper.tables import find_places, list_recipes, printed_values
+from trainact.lab.paper.hyperparameters import needs_tuning
+from trainact.lab.paper.tables import find_places, list_printed, list_recipes
 from trainact.lab.recipes.arms import parse_arms
 from trainact.lab.recipes.experiment import Experiment, make_experiment, read_recipe_tables
 from trainact.lab.recipes.recipe import recipe_to_dict
@@ -26,7 +28,7 @@ from trainact.lab.report.wording import format_value
 from trainact.lab.running.plan import format_command
 from trainact.lab.text import count_epochs, format_duration
 
-__all__ = ["add_arguments", "describe_experiment", "run"]
+__all__ = ["add_arguments", "describe_experiment", "list_commands", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,8 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     name, tables = read_recipe_tables(arguments.recipe)
     experiment = make_experiment(tables, name)
     is_file = arguments.recipe.endswith(".toml")
-    command = f"run {arguments.recipe}" if is_file else format_command(experiment)
-    described = describe_experiment(experiment, command)
+    commands = [f"run {arguments.recipe}"] if is_file else list_commands(experiment)
+    described = describe_experiment(experiment, commands)
     print("\n".join(f"# {line}".rstrip() for line in described.splitlines()))
     resolved: dict[str, Any] = recipe_to_dict(experiment.recipe)
     head = {"experiment": tables["experiment"]} if "experiment" in tables else {}
@@ -48,9 +50,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def describe_experiment(experiment: Experiment, command: str) -> str:
-    """Return the command, the paper's values, arms, budgets, seeds and cost as plain lines."""
-    lines = [experiment.title, "", f"trainact {command}", ""]
+def list_commands(experiment: Experiment) -> list[str]:
+    """Return the arguments of the commands for an experiment: ``tune`` first, if it is needed."""
+    if needs_tuning(experiment):
+        return [format_command(experiment, "tune"), format_command(experiment, tuned=True)]
+    return [format_command(experiment)]
+
+
+def describe_experiment(experiment: Experiment, commands: Sequence[str]) -> str:
+    """Return the commands, the paper's values, arms, budgets, seeds and cost as plain lines."""
+    lines = [experiment.title, "", *(f"trainact {command}" for command in commands), ""]
     places = [experiment.paper] if experiment.paper else []
     if experiment.name in list_recipes():
         places = find_places(experiment.name)
@@ -109,9 +118,13 @@ def make_cost_grid(
 
 
 def make_printed_grid(experiment: Experiment) -> Grid:
-    """Return every value that the paper prints of this experiment."""
+    """Return every value that the paper prints of this experiment.
+
+    The caption says so if they are printed for another recipe, such as that of the pre-training.
+    """
     lams = sorted({recipe.tract.lam for recipe in experiment.plan()})
     titles = {arm.name: arm.title for arm in (*parse_arms(["tract"], lams), *experiment.arms)}
+    printed = list_printed(experiment.name)
     rows = [
         (
             *([key.network] if key.network else []),
@@ -120,12 +133,14 @@ def make_printed_grid(experiment: Experiment) -> Grid:
             key.metric,
             value.show(),
         )
-        for key, value in printed_values().items()
-        if key.recipe == experiment.name
+        for key, value in printed.items()
     ]
     networks = ["network"] if rows and len(rows[0]) > 4 else []
     head = (*networks, "arm", "epochs", "metric", "value")
-    return Grid("Values printed in the paper", head, tuple(rows), text_columns=len(networks) + 1)
+    origins = {f"{key.recipe} at {key.budget} epochs" for key in printed}
+    shared = origins if {key.recipe for key in printed} - {experiment.name} else ()
+    caption = ", for ".join(["Values printed in the paper", *shared])
+    return Grid(caption, head, tuple(rows), text_columns=len(networks) + 1)
 
 
 def _list_changes(changes: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from trainact.errors import TrActValueError
-from trainact.lab.cost.cases import GROWTH, LAYERS, NETWORKS, Case, NetworkCase
+from trainact.lab.cost.cases import GROWTH, LAYERS, Case, NetworkCase, choose_networks
 from trainact.lab.cost.launches import describe_launches
 from trainact.lab.cost.timing import (
     CONFIDENCE,
@@ -89,7 +89,10 @@ class Bench:
             "compiled": self.compiled,
             "quick": self.quick,
         }
-        cases: dict[str, Sequence[Case]] = {"layer": LAYERS, "step": NETWORKS}
+        cases: dict[str, Sequence[Case]] = {
+            "layer": LAYERS,
+            "step": choose_networks(self.device),
+        }
         for section in sections:
             if section == "growth":
                 record[section] = self._measure_growth()

@@ -13,12 +13,16 @@ from torch import Tensor, nn
 from trainact import TrAct, find_first_layers
 from trainact.gradient import Memory, apply_precondition
 from trainact.lab.cost.timing import Work
+from trainact.lab.models.networks import build_network
 from trainact.lab.models.networks.vit import CifarViT
 from trainact.lab.torchvision_import import import_torchvision
 from trainact.options import DEFAULT_LAM, Options
 from trainact.rows import patches_of_layer
 
-__all__ = ["GROWTH", "LAYERS", "NETWORKS", "Case", "CaseWork", "LayerCase", "NetworkCase"]
+__all__ = [
+    *("GPU_NETWORKS", "GROWTH", "LAYERS", "NETWORKS"),
+    *("Case", "CaseWork", "LayerCase", "NetworkCase", "choose_networks"),
+]
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,10 @@ def _make_vit_s() -> nn.Module:
     return timm.create_model("vit_small_patch16_224")
 
 
+def _make_deit(size: str, pixels: int) -> Callable[[], nn.Module]:
+    return lambda: build_network(f"deit3-{size}", 1000, image_size=pixels)
+
+
 def _conv(outputs: int, kernel: int, stride: int, padding: int = 0) -> Callable[[], nn.Module]:
     return lambda: nn.Conv2d(3, outputs, kernel, stride, padding)
 
@@ -125,6 +133,11 @@ NETWORKS = (
     NetworkCase("ResNet-50 at 224, batch 4", _make_resnet("resnet50"), (4, 3, 224, 224)),
     NetworkCase("ViT-S/16 at 224, batch 4", _make_vit_s, (4, 3, 224, 224)),
 )
+GPU_NETWORKS = (
+    NetworkCase("DeiT-III ViT-S at 224, batch 512", _make_deit("small", 224), (512, 3, 224, 224)),
+    NetworkCase("DeiT-III ViT-B at 192, batch 256", _make_deit("base", 192), (256, 3, 192, 192)),
+)
+"""The share of one of the paper's GPUs, too large for a CPU."""
 GROWTH = {
     "batch": {
         batch: LayerCase(f"batch {batch}", _conv(64, 7, 2, 3), (batch, 3, 224, 224))
@@ -140,6 +153,15 @@ GROWTH = {
     },
 }
 """What grows, its values, and the case of each."""
+
+
+def choose_networks(device: torch.device) -> tuple[NetworkCase, ...]:
+    """Return the networks whose steps are measured on a device.
+
+    >>> len(choose_networks(torch.device("cuda"))) - len(choose_networks(torch.device("cpu")))
+    2
+    """
+    return NETWORKS if device.type == "cpu" else NETWORKS + GPU_NETWORKS
 
 
 def _make_layer_work(layer: Any, x: Tensor, grad_z: Tensor) -> Work:

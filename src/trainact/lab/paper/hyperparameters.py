@@ -5,9 +5,12 @@ from dataclasses import dataclass
 
 from trainact.errors import TrActValueError
 from trainact.lab.paper.tables import read_toml_resource
+from trainact.lab.recipes.experiment import Experiment
 from trainact.lab.text import describe_unknown
 
-__all__ = ["Hyperparameters", "list_hyperparameters", "read_hyperparameters"]
+__all__ = ["Hyperparameters", "list_hyperparameters", "needs_tuning", "read_hyperparameters"]
+
+RATE = "optimizer.lr"
 
 Numbers = tuple[float, ...]
 
@@ -50,6 +53,19 @@ def read_hyperparameters(recipe: str) -> Hyperparameters:
         grid=_read(table.get("grid", [])),
         other=_read_numbers(table.get("other", {})),
     )
+
+
+def needs_tuning(experiment: Experiment) -> bool:
+    """Return whether a learning rate has to be tuned: the recipe has a grid, the paper no value.
+
+    >>> from trainact.lab.recipes.experiment import find_experiment
+    >>> [needs_tuning(find_experiment(f"{data}-resnet18-sgd")) for data in ("cifar10", "cifar100")]
+    [False, True]
+    """
+    if RATE not in experiment.grid or experiment.name not in list_hyperparameters():
+        return False
+    printed = read_hyperparameters(experiment.name)
+    return all(RATE not in fields for fields in (printed.fields, *printed.at.values()))
 
 
 def _read_numbers(table: Mapping[str, str | list[str]]) -> dict[str, Numbers]:

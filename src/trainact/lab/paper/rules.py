@@ -5,11 +5,12 @@ compared with the stated one, or whether the claim holds. A claim about all case
 of them, but confirmed only if no value is missing.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from statistics import fmean
+from statistics import fmean, linear_regression
 from typing import Any, NamedTuple
 
 import scipy.stats
@@ -62,6 +63,14 @@ class ClaimCase:
     def other(self) -> Value:
         """Return the value that it is compared with."""
         return self._take(self.against)
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether both values exist."""
+        try:
+            return bool(self.one and self.other)
+        except AbsentValueError:
+            return False
 
     @property
     def gain(self) -> float:
@@ -156,6 +165,41 @@ def _count_best(cases: Cases) -> Finding:
     return Finding(holds=2 * wins > len(best), shown=f"{wins} of {len(best)}")
 
 
+def _count_similar(cases: Cases) -> Finding:
+    """Return whether the values of most cases are similar; that most are "many" is our reading."""
+    known = [case for case in cases if case.is_known]
+    if not known:
+        raise AbsentValueError(_describe(cases[0].key))
+    similar = sum(abs(case.gain) <= _allow(case) for case in known)
+    holds = 2 * similar > len(known) if len(known) == len(cases) else None
+    return Finding(holds=holds, shown=f"{similar} of {len(known)}", detail=_count_absent(cases))
+
+
+def _check_rise(cases: Cases) -> Finding:
+    """Return whether the gain grows with the length of training, in most recipes.
+
+    It grows if the slope of the gain over the logarithm of the epochs is positive.
+    """
+    slopes = {}
+    groups = _group(cases, "recipe")
+    for recipe, group in groups.items():
+        if all(case.is_known for case in group):
+            lengths = [math.log(case.key.budget) for case in group]
+            slopes[recipe] = linear_regression(lengths, [case.gain for case in group]).slope
+    if not slopes:
+        raise AbsentValueError(f"any of {', '.join(groups)} at all budgets")
+    rising = sum(slope > 0 for slope in slopes.values())
+    shown = ", ".join(f"{recipe} {math.log(2) * slope:+.2f}" for recipe, slope in slopes.items())
+    detail = f"Change of the gain, in points, if the epochs double: {shown}. {_count_absent(cases)}"
+    holds = 2 * rising > len(slopes) if len(slopes) == len(groups) else None
+    return Finding(holds=holds, shown=f"{rising} of {len(slopes)}", detail=detail.strip())
+
+
+def _count_absent(cases: Cases) -> str:
+    absent = [case for case in cases if not case.is_known]
+    return f"{len(absent)} of {len(cases)} cases have no values." if absent else ""
+
+
 # means
 
 
@@ -175,10 +219,12 @@ def _compute_difference(cases: Cases) -> Finding:
 
 
 def _compute_overhead(cases: Cases) -> Finding:
-    """Return the increase in percent."""
-    one, other = cases[0].one, cases[0].other
+    """Return the increase in percent, of the first case that has values."""
+    case = next((case for case in cases if case.is_known), cases[0])
+    one, other = case.one, case.other
     slack = 100 * (one.half_step + other.half_step) / other.mean
-    return Finding(100 * (one.mean / other.mean - 1), slack)
+    detail = "" if case is cases[0] else f"Measured by {case.key.recipe}."
+    return Finding(100 * (one.mean / other.mean - 1), slack, detail=detail)
 
 
 def _compute_share(cases: Cases) -> Finding:
@@ -313,6 +359,8 @@ RULES: dict[str, Callable[[Cases], Finding]] = {
     "not worse": partial(_compare, relation=lambda case: case.gain >= -_allow(case)),
     "similar": partial(_compare, relation=lambda case: abs(case.gain) <= _allow(case)),
     "best in most cases": _count_best,
+    "similar in most cases": _count_similar,
+    "rises with length": _check_rise,
     "mean": lambda cases: Finding(fmean(case.one.mean for case in cases)),
     "mean deviation": _compute_mean_deviation,
     "difference": _compute_difference,

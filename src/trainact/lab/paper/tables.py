@@ -28,6 +28,7 @@ __all__ = [
     "find_places",
     "find_printed",
     "list_networks",
+    "list_printed",
     "list_recipes",
     "printed_values",
     "read_figures",
@@ -194,6 +195,25 @@ def list_networks() -> list[str]:
     return [network for network in found if network is not None and network != AVERAGE]
 
 
+def list_printed(recipe: str) -> dict[Key, PrintedValue]:
+    """Return every number that the paper prints of a recipe, by key; none for a recipe of ours.
+
+    A recipe that shares the numbers of another, such as a fine-tuning, has the keys of that one.
+
+    >>> [value.show() for value in list_printed("deit3-vit-b-finetune-a").values()]
+    ['83.5', '83.34', '96.44', '83.58', '96.52']
+    """
+    found: dict[Key, PrintedValue] = {}
+    for table in read_tables():
+        name, budget = table.aliases.get(recipe, (recipe, None))
+        found |= {
+            key: value
+            for key, value in table.values.items()
+            if key.recipe == name and budget in (None, key.budget)
+        }
+    return found
+
+
 def find_printed(
     recipe: str, network: str | None, arm: Arm, budget: int, metric: str
 ) -> PrintedValue | None:
@@ -210,7 +230,8 @@ def find_printed(
         network: of the CIFAR-100 table, or ``average``; ignored for recipes with one network.
         arm: with TrAct it also finds a number without stated λ. The arm named ``tract``, without
             λ, finds the number of the λ that the paper used.
-        budget: epochs, ignored if the paper states none, and for a fine-tuning.
+        budget: epochs, ignored if the paper states none, and for a fine-tuning. A time is only that
+            of the printed number of epochs.
         metric: top1, top5, map, seconds or minutes.
 
     Raises:
@@ -219,13 +240,14 @@ def find_printed(
     """
     if metric not in METRICS:
         raise TrActValueError(describe_unknown(metric, METRICS, "metric"))
-    recipe, budget = _resolve_alias(recipe, budget)
+    values = list_printed(recipe)
+    recipe, other = _resolve_alias(recipe, budget)
+    budget = budget if metric in SECONDS else other
     if recipe != TABLE_OF_NETWORKS:
         network = None
     elif network not in (known := [*list_networks(), AVERAGE]):
         kind = f"network of the recipe {recipe}"
         raise TrActValueError(describe_unknown(network or "", known, kind))
-    values = printed_values()
     arms = [arm.name]
     if arm.kind == "tract":
         arms += TRACT_ARMS if arm.name == UNSTATED_LAM else [UNSTATED_LAM]
@@ -246,8 +268,8 @@ def find_places(recipe: str) -> list[str]:
     Raises:
         TrActValueError: the recipe is unknown; the message names the most similar ones.
     """
-    recipe, _ = _resolve_alias(recipe)
-    tables = [t.place for t in read_tables() if any(key.recipe == recipe for key in t.values)]
+    _resolve_alias(recipe)  # raises if the recipe is unknown
+    tables = [table.place for table in read_tables() if recipe in table.recipes]
     return tables + [figure.place for figure in read_figures() if recipe in figure.recipes]
 
 

@@ -29,6 +29,10 @@ GRADIENT_NOTE = (
     "the inverse second moment of the layer's inputs, so its norm has a different scale than "
     "plain's."
 )
+MANY_CLASSES = 100
+"""Classes from which on top-5 accuracy has a picture."""
+MANY_LAMS = 4
+"""Values of λ at one budget from which on accuracy by λ has a picture."""
 NO_PAIR = "No seed was completed by both plain and another arm."
 NO_SPEED_UP = "There is no speed-up; the summary lists the reasons."
 ONE_BUDGET = "A speed-up needs runs with two or more budgets (epochs of a whole run)."
@@ -63,8 +67,10 @@ class Picture(StrEnum):
     """The pictures of a comparison; the value names the file."""
 
     ACCURACY = "accuracy"
+    TOP5 = "top5"
     GRADIENTS = "gradients"
     BUDGETS = "budgets"
+    LAMS = "lambda"
 
     @property
     def file(self) -> str:
@@ -115,7 +121,6 @@ def make_chapters(answers: Answers, records: Sequence[Record], command: str) -> 
 
     A chapter without content says what is missing.
     """
-    curves, notes = (Picture.ACCURACY, Picture.GRADIENTS), (GRADIENT_NOTE,)
     many_budgets = len(answers.budgets) > 1
     accuracy = (
         tables.make_accuracy_grid(answers),
@@ -129,7 +134,7 @@ def make_chapters(answers: Answers, records: Sequence[Record], command: str) -> 
             notes=(wording.INTERVAL_NOTE,) if any(d.n > 1 for d in answers.differences) else (),
         ),
         Chapter(ChapterId.ACCURACY, _describe_metric(answers), grids=_drop_empty(*accuracy)),
-        Chapter(ChapterId.CURVES, pictures=curves, notes=notes)
+        Chapter(ChapterId.CURVES, pictures=_choose_curves(answers), notes=(GRADIENT_NOTE,))
         if answers.runs
         else Chapter(ChapterId.CURVES),
         _make_chapter(
@@ -155,6 +160,22 @@ def make_chapters(answers: Answers, records: Sequence[Record], command: str) -> 
         ),
         Chapter(ChapterId.ENVIRONMENT, grids=_drop_empty(tables.make_environment_grid(records))),
         Chapter(ChapterId.REPRODUCE, command=command),
+    )
+
+
+def _choose_curves(answers: Answers) -> tuple[Picture, ...]:
+    """Return the curves of a comparison: top-5 accuracy and λ only where they show something."""
+    many_classes = all(run.classes >= MANY_CLASSES and any(run.top5) for run in answers.runs)
+    lams: dict[int, set[float | None]] = {}
+    for run in answers.runs:
+        if run.arm.kind == "tract":
+            lams.setdefault(run.budget, set()).add(run.arm.lam)
+    many_lams = max(map(len, lams.values()), default=0) >= MANY_LAMS
+    return (
+        Picture.ACCURACY,
+        *([Picture.TOP5] if many_classes else []),
+        Picture.GRADIENTS,
+        *([Picture.LAMS] if many_lams else []),
     )
 
 

@@ -69,8 +69,9 @@ def write_comparison(
     }
     for name, content in files.items():
         write_atomically(folder / name, content)
-    if Picture.BUDGETS.file not in files:
-        (folder / Picture.BUDGETS.file).unlink(missing_ok=True)
+    for picture in Picture:
+        if picture.file not in files:  # left by an earlier comparison
+            (folder / picture.file).unlink(missing_ok=True)
     return Comparison(answers, folder, tuple(folder / name for name in files))
 
 

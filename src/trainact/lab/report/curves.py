@@ -1,4 +1,4 @@
-"""Pictures of a comparison: accuracy and gradient norm per epoch, and final accuracy by budget.
+"""Pictures of a comparison: accuracy and gradient norm per epoch, final accuracy by budget and λ.
 
 Each arm has its own colour; arms with TrAct are solid, the others dashed, and dots in the lines
 tell arms apart that have the same colour. Thin lines are runs, thick lines their mean; a cross
@@ -23,7 +23,10 @@ from trainact.lab.report.chapters import Picture
 from trainact.lab.report.wording import SMOKE_WARNING, format_reach
 from trainact.lab.text import count_epochs
 
-__all__ = ["draw_accuracy", "draw_budgets", "draw_gradients", "draw_pictures", "export_picture"]
+__all__ = [
+    *("draw_accuracy", "draw_budgets", "draw_gradients", "draw_lams", "draw_top5"),
+    *("draw_pictures", "export_picture"),
+]
 
 COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7"),
@@ -46,14 +49,28 @@ STYLE: Any = {"font.size": 10, "svg.fonttype": "path", "svg.hashsalt": "trainact
 
 def draw_accuracy(answers: Answers, budgets: Sequence[int] | None = None) -> Figure:
     """Draw test accuracy per epoch, one panel for each budget, with a shared scale of accuracy."""
+    return _draw_percents(answers, budgets, lambda run: list(run.accuracies), "test accuracy, %")
+
+
+def draw_top5(answers: Answers, budgets: Sequence[int] | None = None) -> Figure:
+    """Draw top-5 test accuracy per epoch, in the same way as accuracy."""
+    return _draw_percents(answers, budgets, lambda run: list(run.top5), "top-5 test accuracy, %")
+
+
+def _draw_percents(
+    answers: Answers,
+    budgets: Sequence[int] | None,
+    read: Callable[[FinishedRun], list[float | None]],
+    label: str,
+) -> Figure:
     figure = _draw_panels(
         answers,
         answers.budgets if budgets is None else budgets,
-        lambda run: list(run.accuracies),
+        read,
         lambda values: sum(values) / len(values),
-        "test accuracy, %",
+        label,
     )
-    heights = [value for run in answers.runs for value in run.accuracies]
+    heights = [value for run in answers.runs for value in read(run) if value is not None]
     if heights and max(heights) > min(heights):
         margin = 0.05 * (max(heights) - min(heights))
         for axis in figure.axes:
@@ -111,6 +128,45 @@ def draw_budgets(answers: Answers) -> Figure:
     return figure
 
 
+def draw_lams(answers: Answers) -> Figure:
+    """Draw final accuracy by λ on a log scale, a line for each budget; plain is a level.
+
+    Bars and the band around plain are standard deviations over seeds.
+    """
+    with mpl.rc_context(STYLE):
+        figure = _make_figure(answers, 1)
+        axis = figure.subplots()
+        for number, budget in enumerate(answers.budgets):
+            colour = COLOURS[number % len(COLOURS)]
+            known = [s for s in answers.summaries if s.budget == budget and s.mean is not None]
+            points = [(s.arm.lam or 0.0, s) for s in known if s.arm.kind == "tract"]
+            if points:
+                axis.errorbar(
+                    [lam for lam, _ in points],
+                    [summary.mean or 0.0 for _, summary in points],
+                    yerr=[summary.std or 0.0 for _, summary in points],
+                    capsize=3,
+                    marker=MARKERS[number % len(MARKERS)],
+                    markersize=5,
+                    color=colour,
+                    label=f"TrAct, {count_epochs(budget)}",
+                )
+            for plain in (summary for summary in known if summary.arm == PLAIN):
+                level, spread = plain.mean or 0.0, plain.std or 0.0
+                axis.axhspan(level - spread, level + spread, color=colour, alpha=0.15, linewidth=0)
+                label = f"plain, {count_epochs(budget)}"
+                axis.axhline(level, color=colour, linestyle="--", label=label)
+        lams = sorted({arm.lam for arm in answers.arms if arm.kind == "tract" and arm.lam})
+        if lams:
+            axis.set_xscale("log")
+            axis.set_xticks(lams, [f"{lam:g}" for lam in lams], rotation=45)
+            axis.minorticks_off()
+        axis.set(xlabel="λ", ylabel="final test accuracy, %")
+        axis.grid(alpha=0.3)
+        _add_legend(figure, axis)
+    return figure
+
+
 def _draw_arrows(axis: Axes, answers: Answers) -> None:
     """Draw the arrow of each speed-up at plain's largest budget, with its factor below the tip."""
     largest = max((found.budget for found in answers.speed_ups), default=None)
@@ -142,8 +198,10 @@ def draw_pictures(
     """Return PNG files by name; ``source`` is metadata of each, such as a hash of the records."""
     draw = {
         Picture.ACCURACY: draw_accuracy,
+        Picture.TOP5: draw_top5,
         Picture.GRADIENTS: draw_gradients,
         Picture.BUDGETS: draw_budgets,
+        Picture.LAMS: draw_lams,
     }
     return {p.file: export_picture(draw[p](answers), "png", source) for p in pictures}
 

@@ -3,11 +3,12 @@
 from trainact.lab.analysis.answers import Answers, answer
 from trainact.lab.analysis.studies import Study
 from trainact.lab.paper.claims import check_claims, read_claim
-from trainact.lab.paper.faithful import describe_deviations, find_faithful
+from trainact.lab.paper.faithful import describe_deviations, describe_tuned, find_faithful
 from trainact.lab.paper.measured import find_network, measure_values
-from trainact.lab.paper.tables import find_places, find_printed, list_recipes
+from trainact.lab.paper.tables import find_places, find_printed, list_printed, list_recipes
 from trainact.lab.paper.values import METRICS, Key, PrintedValue, Values
 from trainact.lab.recipes.arms import PLAIN
+from trainact.lab.records.record import Record
 from trainact.lab.report.chapters import Chapter, ChapterId
 from trainact.lab.report.grid import Grid
 from trainact.lab.report.wording import format_difference, format_number
@@ -19,7 +20,7 @@ VERDICTS = {True: "confirmed", False: "not confirmed", None: "undecided"}
 
 def measure_study(study: Study) -> Values:
     """Return the means of a study's full runs that follow its recipe, by the paper's keys."""
-    return measure_values(study.name, find_faithful(study.name, study.records))
+    return measure_values(study.name, _find_faithful(study))
 
 
 def compare_with_paper(study: Study, answers: Answers) -> Chapter | None:
@@ -28,17 +29,19 @@ def compare_with_paper(study: Study, answers: Answers) -> Chapter | None:
         return None
     grid = _make_grid(study, answers)
     places = "; ".join(find_places(study.name))
-    deviations = describe_deviations(study.name, study.records)
-    left_out = (deviations,) if deviations else ()
+    given = study.name, study.records, study.tuning
+    remarks = tuple(text for text in (describe_tuned(*given), describe_deviations(*given)) if text)
     if not grid.rows:
         source = f"The paper shows these results in {places}, without printing numbers."
-        return Chapter(ChapterId.PAPER, (source, *left_out))
+        if list_printed(study.name):
+            source = f"The paper prints other lengths of training in {places}."
+        return Chapter(ChapterId.PAPER, (source, *remarks))
     note = (
         "Where the paper prints a standard deviation over seeds, it follows the ±. The paper's "
         "times are from different hardware. A dash means: a seed diverged, no run follows the "
         "recipe, the paper prints nothing, or, for differences, the metric is not top-1."
     )
-    sentences = (f"Printed in {places}.", *left_out)
+    sentences = (f"Printed in {places}.", *remarks)
     return Chapter(ChapterId.PAPER, sentences, grids=(grid,), notes=(note,))
 
 
@@ -69,8 +72,12 @@ def judge_claims(values: Values) -> Chapter:
     return Chapter(ChapterId.CLAIMS, sentences, grids=(grid,), notes=(note,))
 
 
+def _find_faithful(study: Study) -> list[Record]:
+    return find_faithful(study.name, study.records, study.tuning)
+
+
 def _make_grid(study: Study, answers: Answers) -> Grid:
-    faithful = answer(find_faithful(study.name, study.records), jobs=0)
+    faithful = answer(_find_faithful(study), jobs=0)
     differences = {(d.arm, d.budget): d for d in faithful.differences}
     complete = {(s.arm, s.budget): s.n for s in faithful.summaries}
     measured, network = measure_study(study), find_network(study.name, study.records[0])

@@ -9,7 +9,14 @@ from matplotlib.figure import Figure
 
 from trainact.lab.analysis.answers import Answers
 from trainact.lab.report.chapters import Chapter, Picture
-from trainact.lab.report.curves import draw_accuracy, draw_budgets, draw_gradients, export_picture
+from trainact.lab.report.curves import (
+    draw_accuracy,
+    draw_budgets,
+    draw_gradients,
+    draw_lams,
+    draw_top5,
+    export_picture,
+)
 from trainact.lab.report.grid import escape_markdown, render_html, render_markdown
 from trainact.lab.report.wording import SMOKE_WARNING, format_accuracy, format_reach
 from trainact.lab.text import count_epochs
@@ -19,14 +26,18 @@ __all__ = ["SMOKE_BANNER", "render_html_chapter", "render_html_document", "rende
 SMOKE_BANNER = f'<p class="smoke">{html.escape(SMOKE_WARNING)}</p>'
 CAPTIONS = {
     Picture.ACCURACY: "Test accuracy per epoch",
+    Picture.TOP5: "Top-5 test accuracy per epoch",
     Picture.GRADIENTS: "Norm of the first layer's gradient per epoch",
     Picture.BUDGETS: "Final accuracy by epochs",
+    Picture.LAMS: "Final accuracy by λ",
 }
 DETAILS = {
     Picture.ACCURACY: " (thick: mean over seeds)",
+    Picture.TOP5: " (thick: mean over seeds)",
     Picture.GRADIENTS: "",
     Picture.BUDGETS: ": mean and standard deviation. Arrows: speed-up over plain at its largest "
     "budget",
+    Picture.LAMS: ": mean and standard deviation. Dashed: plain",
 }
 """The HTML page adds these to the captions."""
 
@@ -95,7 +106,14 @@ def _draw(picture: Picture, answers: Answers) -> Iterable[str]:
     if picture is Picture.BUDGETS:
         yield _embed(draw_budgets(answers), caption, _describe_budgets(answers))
         return
-    draw = draw_accuracy if picture is Picture.ACCURACY else draw_gradients
+    if picture is Picture.LAMS:
+        yield _embed(draw_lams(answers), caption, _describe_lams(answers))
+        return
+    draw = {
+        Picture.ACCURACY: draw_accuracy,
+        Picture.TOP5: draw_top5,
+        Picture.GRADIENTS: draw_gradients,
+    }[picture]
     for budget in answers.budgets:
         title = f"{caption}, runs of {count_epochs(budget)}"
         finals = "; ".join(
@@ -113,6 +131,15 @@ def _embed(figure: Figure, caption: str, description: str) -> str:
         f'src="data:image/svg+xml;base64,{encoded}">'
         f"<figcaption>{html.escape(caption)}</figcaption></figure>"
     )
+
+
+def _describe_lams(answers: Answers) -> str:
+    finals = [
+        f"{s.arm.title} with {count_epochs(s.budget)} {format_accuracy(s)}"
+        for s in answers.summaries
+        if s.arm.kind in ("plain", "tract")
+    ]
+    return f"Final accuracy in percent by λ: {'; '.join(finals)}."
 
 
 def _describe_budgets(answers: Answers) -> str:

@@ -76,8 +76,10 @@ def parse_shard(text: str) -> Shard:
     return Shard(int(match[1]), int(match[2]))
 
 
-def format_command(experiment: Experiment, verb: str = "run") -> str:
+def format_command(experiment: Experiment, verb: str = "run", tuned: bool = False) -> str:
     r"""Return the arguments of ``trainact`` for an experiment, with data and weights to fill in.
+
+    With ``tuned`` they name the file that ``trainact tune`` writes by default.
 
     >>> from trainact.lab.recipes.experiment import find_experiment
     >>> format_command(find_experiment("imagenet-resnet18"), "tune")
@@ -90,6 +92,8 @@ def format_command(experiment: Experiment, verb: str = "run") -> str:
     if source is not None:
         run = f"{{pretraining}}-{source.budget}ep-seed{{seed}}-*"
         lines.append(f"--model.weights 'runs/{source.recipe}/runs/{run}/weights.safetensors'")
+    if tuned:
+        lines.append(f"--tuned runs/{experiment.name}/tuning/tuning.json")
     if data.name == DETECTION:
         lines.append("--model.arguments.weights path/to/vgg16.safetensors")
     return " \\\n    ".join(lines)
