@@ -137,6 +137,11 @@ def make_ratio_grid(studies: Sequence[Study]) -> Grid:
 
 def write_commands(experiment: Experiment, gpu: Throughput) -> str:
     """Return the section of one recipe: a heading, its title, and the commands."""
+    if experiment.name in read_table("runtime").aliases:
+        command = f"trainact {format_command(experiment)}"
+        return _write_section(
+            experiment, ["# one GPU, on a machine that does nothing else", command]
+        )
     tuned = needs_tuning(experiment)
     command = alone = format_command(experiment, tuned=tuned)
     parts = experiment.recipe.data.batch_size // GPU_BATCH
@@ -163,6 +168,10 @@ def write_commands(experiment: Experiment, gpu: Throughput) -> str:
             "# SLURM job array, each run on one GPU",
             f"sbatch --array 1-{min(cost.runs, ARRAY)} docs/slurm/array.sh {alone}",
         ]
+    return _write_section(experiment, lines)
+
+
+def _write_section(experiment: Experiment, lines: Sequence[str]) -> str:
     code = "\n".join(f"    {line}" for text in lines for line in text.splitlines())
     return f"### {experiment.name}\n\n{experiment.title}: {experiment.paper}.\n\n{code}"
 

@@ -112,6 +112,14 @@ def test_the_rates_for_cifar100_are_tuned_first(optimizer, tmp_path, monkeypatch
     assert len(capsys.readouterr().out.splitlines()) == len(experiment.plan())
 
 
+@pytest.mark.parametrize("name", ["time-cifar10-vit", "time-deit3-vit-b", "time-deit3-vit-s"])
+def test_recipes_for_time_run_alone_on_one_gpu(name):
+    commands = write_commands(find_experiment(name), GPU)
+    assert commands.count("trainact run") == 1
+    for other in ("torchrun", "sbatch", "run.accumulation"):
+        assert other not in commands
+
+
 def test_no_other_recipe_of_the_paper_is_tuned_first():
     tuned = [
         name for name in PAPER if "trainact tune" in write_commands(find_experiment(name), GPU)

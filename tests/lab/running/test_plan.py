@@ -54,7 +54,8 @@ def test_a_run_of_the_table_is_what_the_paper_states(table):
         assert rate_at(schedule, 0.1, 0, steps) == 0
         assert rate_at(schedule, 0.1, 100, steps) == pytest.approx(0.1 * 100 / steps)
         for times, place in enumerate(places, 1):
-            before, after = (rate_at(schedule, 0.1, place * steps - i, steps) for i in (1, 0))
+            first = (place - 1) * steps  # epochs are counted from 1
+            before, after = (rate_at(schedule, 0.1, first - i, steps) for i in (1, 0))
             assert (before, after) == pytest.approx((0.1 * 0.2 ** (times - 1), 0.1 * 0.2**times))
 
 
