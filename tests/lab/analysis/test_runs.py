@@ -22,6 +22,15 @@ def test_differences_are_fields_with_both_values():
     assert list_differences(one, other)[0] == FieldDifference("tract.enabled", True, None)
 
 
+def test_micro_batches_are_free_without_batch_norm():
+    plain, tract = make_record("plain", 3, 0, 60), make_record("tract-0.1", 3, 0, 61)
+    tract["recipe"]["run"]["accumulation"] = 4
+    assert any(d.field == "run.accumulation" for d in list_differences(plain, tract))
+    for record in (plain, tract):
+        record["recipe"]["model"] = {"name": "lab:vit-cifar"}
+    assert len(read_runs([plain, tract])) == 2
+
+
 @pytest.mark.parametrize("arm", ["tract", "tract-0.2", "lr-10"])
 def test_standard_arms_differ_from_plain_in_nothing_else(arm):
     plain, record = make_record("plain", 3, 0, 60), make_record(arm, 3, 0, 61)

@@ -5,15 +5,20 @@ import re
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from trainact.errors import TrActError, TrActTypeError, TrActValueError
+from trainact.lab.models.networks import NETWORKS, build_network
+from trainact.lab.models.zoos import build_on_meta
 from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.recipes.recipe import (
     TABLES,
     Recipe,
+    can_split_batches,
     change_recipe,
     fill_later_fields,
     identify,
+    identify_seeds,
     make_recipe,
     read_recipe,
     recipe_to_dict,
@@ -230,6 +235,38 @@ def test_a_record_that_lacks_later_fields_has_their_defaults():
     assert filled["schedule"]["cosine_over"] == "rest"
     assert filled["model"]["start"] == "eigen"
     assert "center" not in old["tract"]
+
+
+def test_the_identities_of_seeds_are_those_of_recipes_with_these_seeds():
+    recipe = find_experiment("cifar10-vit-norms").plan()[-1]
+    seeds = [0, 3, 7]
+    recipes = [change_recipe(recipe, {"run.seed": seed}) for seed in seeds]
+    assert identify_seeds(recipe, seeds) == [identify(one) for one in recipes]
+
+
+def test_micro_batches_count_only_where_they_change_more_than_rounding():
+    for name in ("lab:vit-cifar", "lab:deit3-small", "vit-cifar"):
+        one, split = (
+            change_recipe(Recipe(), {"model.name": name, "run.accumulation": parts})
+            for parts in (1, 8)
+        )
+        assert identify(one) == identify(split)
+        own = {"optimizer.first_layer_rule": "mac"}
+        assert identify(change_recipe(one, own)) != identify(change_recipe(split, own))
+    for name in ("lab:resnet18", "timm:vit_tiny_patch16_224", "small_models:make_tiny"):
+        one, split = (
+            change_recipe(Recipe(), {"model.name": name, "run.accumulation": parts})
+            for parts in (1, 8)
+        )
+        assert identify(one) != identify(split)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_networks_without_batch_norm_are_known(name):
+    network = build_on_meta(lambda: build_network(name, 10))
+    has_batch_norm = any(isinstance(m, nn.modules.batchnorm._NormBase) for m in network.modules())
+    recipe = change_recipe(Recipe(), {"model.name": f"lab:{name}"})
+    assert can_split_batches(recipe) is not has_batch_norm
 
 
 def test_the_committed_records_keep_their_recipe_ids():

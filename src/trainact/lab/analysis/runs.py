@@ -11,7 +11,12 @@ from typing import Any, NamedTuple
 from trainact.errors import TrActValueError
 from trainact.lab.metric import read_metric, read_percent
 from trainact.lab.recipes.arms import BASELINE, Arm, arm_of_recipe
-from trainact.lab.recipes.recipe import FIELDS_WITHOUT_EFFECT, fill_later_fields
+from trainact.lab.recipes.recipe import (
+    FIELDS_WITHOUT_EFFECT,
+    can_split_batches,
+    fill_later_fields,
+    make_recipe,
+)
 from trainact.lab.records.record import FORMAT, Record
 from trainact.lab.text import count_epochs
 
@@ -19,6 +24,7 @@ __all__ = ["FieldDifference", "FinishedRun", "check_pair", "list_differences", "
 
 FREE_FIELDS = FIELDS_WITHOUT_EFFECT | {"run.seed", "run.device"}
 """Recipe fields that may differ between the seeds of one arm at one budget."""
+ACCUMULATION = "run.accumulation"
 ARM_FIELDS = {
     *("tract.lam", "tract.layers", "tract.sync", "tract.moment"),
     *("model.pretraining", "model.weights"),
@@ -144,14 +150,23 @@ def check_pair(one: FinishedRun, other: FinishedRun) -> None:
 def list_differences(one: Record, other: Record) -> list[FieldDifference]:
     """Return the recipe fields in which two records differ, except those free for every run.
 
-    Fields that were added after a record was written have their defaults in it.
+    Fields that were added after a record was written have their defaults in it. Micro-batches are
+    free if they change a run by rounding alone.
     """
     mine, yours = (_flatten(fill_later_fields(record["recipe"])) for record in (one, other))
-    return [
+    names = (mine.keys() | yours.keys()) - FREE_FIELDS
+    found = [
         FieldDifference(name, mine.get(name), yours.get(name))
-        for name in sorted(mine.keys() | yours.keys())
-        if mine.get(name) != yours.get(name) and name not in FREE_FIELDS
+        for name in sorted(names)
+        if mine.get(name) != yours.get(name)
     ]
+    if any(d.field == ACCUMULATION for d in found) and _can_split(one) and _can_split(other):
+        found = [difference for difference in found if difference.field != ACCUMULATION]
+    return found
+
+
+def _can_split(record: Record) -> bool:
+    return can_split_batches(make_recipe(record["recipe"]))
 
 
 def _check_recipes(records: Sequence[Record]) -> None:

@@ -5,10 +5,11 @@ A recipe has six tables. TOML files, the command line and Python use the same na
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -31,9 +32,11 @@ __all__ = [
     "RunFields",
     "ScheduleFields",
     "TractFields",
+    "can_split_batches",
     "change_recipe",
     "fill_later_fields",
     "identify",
+    "identify_seeds",
     "make_recipe",
     "name_run",
     "read_recipe",
@@ -231,6 +234,11 @@ class Recipe:
         """Return the name of the run's arm."""
         return self.run.arm or ("tract" if self.tract.enabled else "plain")
 
+    @functools.cached_property
+    def identity(self) -> str:
+        """See `identify`."""
+        return identify_seeds(self, [self.run.seed])[0]
+
 
 TABLES: dict[str, Any] = {table.name: table.type for table in dataclasses.fields(Recipe)}
 FIELDS_WITHOUT_EFFECT = {
@@ -253,6 +261,8 @@ FIELDS_ADDED_LATER = {
 }  # fmt: skip
 """Fields that older recipes lack. A recipe's identity ignores them at their defaults, so that older
 runs keep theirs."""
+WITHOUT_BATCH_NORM = ("vit-cifar", "deit3-small", "deit3-base")
+"""Networks of the lab whose output for an image does not depend on the other images of a batch."""
 
 
 def make_recipe(tables: Mapping[str, Any], where: str = "the recipe") -> Recipe:
@@ -304,8 +314,18 @@ def recipe_to_dict(recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 
 def identify(recipe: Recipe) -> str:
-    """Return ten hexadecimal digits; recipes that compute different numbers have different ones."""
+    """Return ten hexadecimal digits; recipes that compute different numbers have different ones.
+
+    Rounding does not count: if `can_split_batches`, ``run.accumulation`` counts as 1.
+    """
+    return recipe.identity
+
+
+def identify_seeds(recipe: Recipe, seeds: Iterable[int]) -> list[str]:
+    """Return the identity of the recipe with each of the seeds; see `identify`."""
     tables = recipe_to_dict(recipe)
+    if can_split_batches(recipe):
+        tables["run"]["accumulation"] = 1
     for dotted in FIELDS_WITHOUT_EFFECT:
         table, key = dotted.split(".")
         del tables[table][key]
@@ -314,8 +334,29 @@ def identify(recipe: Recipe) -> str:
         for key in keys:
             if tables[table][key] == getattr(defaults, key):
                 del tables[table][key]
-    text = json.dumps(tables, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+    identities = []
+    for seed in seeds:
+        tables["run"]["seed"] = seed
+        text = json.dumps(tables, sort_keys=True)
+        identities.append(hashlib.sha256(text.encode()).hexdigest()[:10])
+    return identities
+
+
+def can_split_batches(recipe: Recipe) -> bool:
+    """Return whether micro-batches change the numbers of a run by rounding alone.
+
+    They do if the network has no batch norm and the first layer no rule or optimizer with
+    statistics of its own; TrAct uses the second moment of all micro-batches together. Networks that
+    are not known are assumed to have batch norm. Dropout and stochastic depth draw other numbers,
+    as they do on other numbers of ranks.
+
+    >>> vit = change_recipe(Recipe(), {"model.name": "lab:vit-cifar"})
+    >>> can_split_batches(vit), can_split_batches(Recipe())
+    (True, False)
+    """
+    optimizer = recipe.optimizer
+    own = optimizer.first_layer_rule != "none" or optimizer.first_layer_name not in ("same", "sgd")
+    return recipe.model.name.removeprefix("lab:") in WITHOUT_BATCH_NORM and not own
 
 
 def fill_later_fields(tables: Mapping[str, Any]) -> dict[str, Any]:

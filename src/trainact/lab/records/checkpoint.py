@@ -17,7 +17,7 @@ from torch import Tensor
 from trainact.errors import TrActTypeError
 from trainact.lab.files import set_aside, write_atomically
 
-__all__ = ["load_checkpoint", "remove_checkpoints", "save_checkpoint"]
+__all__ = ["has_checkpoint", "load_checkpoint", "remove_checkpoints", "save_checkpoint"]
 
 _NAME = re.compile(r"checkpoint-(\d{9})-([0-9a-f]{16})\.safetensors")
 KEPT = 2
@@ -48,6 +48,11 @@ def load_checkpoint(folder: Path, report: Callable[[str], None]) -> dict[str, An
         kept = set_aside(path)
         report(f"checkpoint {path.name} is damaged; it is kept as {kept.name} and not used")
     return None
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Return whether there is a checkpoint, damaged or not."""
+    return bool(_list(folder))
 
 
 def remove_checkpoints(folder: Path) -> None:
