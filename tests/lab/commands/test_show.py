@@ -119,3 +119,11 @@ def test_a_recipe_without_printed_rates_shows_tune_first(capsys):
     assert lines[2] == "# trainact tune cifar100-resnet18-adam"
     assert lines[3].startswith("# trainact run cifar100-resnet18-adam")
     assert "--tuned runs/cifar100-resnet18-adam/tuning/tuning.json" in "".join(lines[3:5])
+
+
+def test_arms_that_the_paper_does_not_have_are_marked(capsys):
+    cli.main(["show", "cifar10-vit-norms"])
+    lines = capsys.readouterr().out.splitlines()
+    marked = [line.split("tract.lam")[0] for line in lines if line.endswith("[not in the paper]")]
+    names = [line.removeprefix("#").strip() for line in marked]
+    assert names == ["patch-norm tract-0.1", "dual-patch-norm tract-0.1"]

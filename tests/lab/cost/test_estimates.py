@@ -8,6 +8,7 @@ from trainact.lab.cost.estimates import (
     count_model,
     count_run,
     estimate_experiment,
+    estimate_runs,
     read_counts,
     read_throughputs,
 )
@@ -35,6 +36,18 @@ def test_an_experiment_is_the_sum_of_its_runs(name):
     assert cost.runs == len(works)
     assert cost.total == pytest.approx(sum(works))
     assert cost.longest == max(works)
+
+
+def test_a_run_is_counted_once():
+    one, two = (find_experiment(name) for name in ("cifar10-vit", "cifar10-vit-norms"))
+    counted: set[str] = set()
+    first, second = (estimate_experiment(one, counted), estimate_experiment(two, counted))
+    assert (first.runs, first.new, second.runs, second.new) == (80, 80, 160, 80)
+    assert second.total == pytest.approx(estimate_experiment(two).total / 2, rel=0.01)
+    assert second.longest == estimate_experiment(two).longest
+    assert len(counted) == 160
+    assert estimate_experiment(one, counted).new == 0
+    assert estimate_runs([]).total == 0
 
 
 def test_what_depends_on_the_data_is_unknown():

@@ -2,17 +2,24 @@
 
 import argparse
 import textwrap
+from collections.abc import Sequence
 
-from trainact.lab.cost.estimates import CAUTION, Throughput, estimate_experiment, read_throughputs
+from trainact.lab.cost.estimates import (
+    CAUTION,
+    ExperimentCost,
+    Throughput,
+    estimate_experiment,
+    read_throughputs,
+)
 from trainact.lab.recipes.experiment import Experiment, find_experiments, list_experiments
 from trainact.lab.report.grid import Grid, render_text
-from trainact.lab.text import format_duration
+from trainact.lab.text import count, format_duration
 
-__all__ = ["WIDTH", "add_arguments", "make_listing", "run"]
+__all__ = ["WIDTH", "add_arguments", "estimate_all", "make_listing", "run"]
 
 WIDTH = 100
 """Columns of the output."""
-TITLE = 30
+TITLE = 25
 """Columns of a title; longer ones continue on the next line."""
 
 
@@ -27,25 +34,56 @@ def run(arguments: argparse.Namespace) -> int:
     throughputs = read_throughputs()
     names = [arguments.family] if arguments.family else list_experiments()
     experiments = [experiment for name in names for experiment in find_experiments(name)]
-    print(render_text(make_listing(experiments, throughputs)))
+    costs = estimate_all(experiments)
+    print(render_text(make_listing(experiments, costs, throughputs)))
+    print(_describe_total(costs, throughputs))
     for text in (*throughputs, CAUTION):
         print(textwrap.fill(str(text), WIDTH, subsequent_indent="  "))
     print("Run 'trainact show NAME' for details, 'trainact run NAME' to do the runs.")
     return 0
 
 
-def make_listing(experiments: list[Experiment], throughputs: tuple[Throughput, ...]) -> Grid:
-    """Return a row per recipe: title, place in the paper, runs and their time on one device."""
+def estimate_all(experiments: Sequence[Experiment]) -> list[ExperimentCost]:
+    """Return the cost of each recipe; a run that a recipe before it has too is not new."""
+    counted: set[str] = set()
+    return [estimate_experiment(experiment, counted) for experiment in experiments]
+
+
+def make_listing(
+    experiments: Sequence[Experiment],
+    costs: Sequence[ExperimentCost],
+    throughputs: Sequence[Throughput],
+) -> Grid:
+    """Return a row per recipe: title, place in the paper, runs, new runs and the time of these."""
     rows = []
-    for experiment in experiments:
-        cost = estimate_experiment(experiment)
-        suited = next((t for t in throughputs if cost.suits(t)), None)
+    for experiment, cost in zip(experiments, costs, strict=True):
+        suited = _find_suited(cost, throughputs)
         time = "-"
         if suited is not None and cost.total is not None:
             time = f"{format_duration(suited.estimate_seconds(cost.total))} {suited.kind}"
         first, *rest = textwrap.wrap(experiment.title, TITLE, break_on_hyphens=False) or [""]
-        rows.append((experiment.name, first, experiment.paper or "-", str(cost.runs), time))
-        rows += [("", line, "", "", "") for line in rest]
-    head = ("recipe", "title", "paper", "runs", "all runs")
-    caption = "Recipes and the estimated time of all their runs"
+        runs = (str(cost.runs), str(cost.new))
+        rows.append((experiment.name, first, experiment.paper or "-", *runs, time))
+        rows += [("", line, "", "", "", "") for line in rest]
+    head = ("recipe", "title", "paper", "runs", "new", "new runs")
+    caption = "Recipes, their runs, those that no recipe above has, and the estimated time of these"
     return Grid(caption, head, tuple(rows), text_columns=3)
+
+
+def _find_suited(cost: ExperimentCost, throughputs: Sequence[Throughput]) -> Throughput | None:
+    """Return the speed of the device that the runs are meant for."""
+    return next((throughput for throughput in throughputs if cost.suits(throughput)), None)
+
+
+def _describe_total(costs: Sequence[ExperimentCost], throughputs: Sequence[Throughput]) -> str:
+    """Return the number of runs and their time on each kind of device, each run counted once."""
+    seconds: dict[str, float] = {}
+    for cost in costs:
+        suited = _find_suited(cost, throughputs)
+        if suited is not None and cost.total is not None:
+            time = suited.estimate_seconds(cost.total) or 0.0
+            seconds[suited.kind] = seconds.get(suited.kind, 0.0) + time
+    times = " and ".join(f"{format_duration(time)} {kind}" for kind, time in seconds.items())
+    runs, new = sum(cost.runs for cost in costs), sum(cost.new for cost in costs)
+    same = f" ({runs - new} more are in several recipes and done once)" if runs > new else ""
+    return f"All together: {count(new, 'run')}{same}, {times or 'of unknown time'}."

@@ -79,7 +79,8 @@ def describe_experiment(experiment: Experiment, commands: Sequence[str]) -> str:
     ]
     for arm in experiment.arms:
         shown = f"  {arm.name:24} {_list_changes(arm.changes)}"
-        lines.append(shown + (f"  ({arm.title})" if arm.title != arm.name else ""))
+        shown += f"  ({arm.title})" if arm.title != arm.name else ""
+        lines.append(shown + "  [not in the paper]" * (arm.name in experiment.own_arms))
     for budget, changes in experiment.changes.items():
         lines.append(f"  at {count_epochs(budget):21} {_list_changes(changes)}")
     for field, values in experiment.grid.items():

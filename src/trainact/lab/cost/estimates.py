@@ -9,6 +9,7 @@ find out: ``multiply_adds.toml`` for the networks of the recipes, ``throughput.t
 import dataclasses
 import json
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -23,7 +24,7 @@ from trainact.lab.models.detection.faster_rcnn import DETECTOR
 from trainact.lab.models.networks import NETWORKS
 from trainact.lab.models.zoos import build_on_meta
 from trainact.lab.recipes.experiment import Experiment
-from trainact.lab.recipes.recipe import ModelFields, Recipe
+from trainact.lab.recipes.recipe import ModelFields, Recipe, identify, identify_seeds
 from trainact.lab.training.views import VIEWS
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "count_run",
     "count_step",
     "estimate_experiment",
+    "estimate_runs",
     "format_work",
     "is_known_network",
     "read_counts",
@@ -84,8 +86,9 @@ class ExperimentCost:
 
     device: str  # run.device of the recipe
     runs: int
-    total: float | None
-    longest: float | None
+    new: int  # runs that no other recipe, counted before, has too
+    total: float | None  # of the new runs
+    longest: float | None  # of all runs
 
     def suits(self, throughput: Throughput) -> bool:
         """Return whether the runs are meant for this kind of device."""
@@ -94,17 +97,48 @@ class ExperimentCost:
         return (throughput.estimate_seconds(self.longest) or 0.0) < LONGEST_ON_CPU
 
 
-def estimate_experiment(experiment: Experiment) -> ExperimentCost:
-    """Count all runs of an experiment; the seeds of a run cost the same."""
+def estimate_experiment(experiment: Experiment, counted: set[str] | None = None) -> ExperimentCost:
+    """Count the work of an experiment's runs, each once; see `estimate_runs`."""
     plan = dataclasses.replace(experiment, seeds=experiment.seeds[:1]).plan()
-    works = [work for run in plan if (work := count_run(run)) is not None]
-    known, seeds = len(works) == len(plan), len(experiment.seeds)
-    return ExperimentCost(
-        experiment.recipe.run.device,
-        len(plan) * seeds,
-        sum(works) * seeds if known else None,
-        max(works) if known else None,
-    )
+    works = [
+        (identity, work)
+        for run in plan
+        for work in [count_run(run)]
+        for identity in identify_seeds(run, experiment.seeds)
+    ]
+    return _estimate(experiment.recipe.run.device, works, counted)
+
+
+def estimate_runs(runs: Sequence[Recipe], counted: set[str] | None = None) -> ExperimentCost:
+    """Count the work of runs, each once.
+
+    Args:
+        runs: one recipe per run.
+        counted: identities of runs that were counted before; those of ``runs`` are added.
+    """
+    works = [(identify(run), count_run(run)) for run in runs]
+    return _estimate(runs[0].run.device if runs else "auto", works, counted)
+
+
+def _estimate(
+    device: str, works: Sequence[tuple[str, float | None]], counted: set[str] | None
+) -> ExperimentCost:
+    """Return the cost of runs, given by identity and work."""
+    counted = set() if counted is None else counted
+    new = []
+    for identity, work in works:
+        if identity not in counted:
+            counted.add(identity)
+            new.append(work)
+    known = [work for _, work in works if work is not None]
+    longest = max(known, default=0.0) if len(known) == len(works) else None
+    return ExperimentCost(device, len(works), len(new), _add(new), longest)
+
+
+def _add(works: Sequence[float | None]) -> float | None:
+    """Return the sum; None if a summand is unknown."""
+    known = [work for work in works if work is not None]
+    return sum(known) if len(known) == len(works) else None
 
 
 def count_run(recipe: Recipe) -> float | None:

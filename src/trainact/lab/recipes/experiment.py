@@ -54,6 +54,7 @@ class _Description:
     networks: tuple[str, ...] = ()  # values of model.name; empty: the recipe's network
     grid: dict[str, list[Any]] = field(default_factory=dict)  # values to tune, by field
     against: dict[str, str] = field(default_factory=dict)  # by arm: a second arm to compare with
+    own_arms: tuple[str, ...] = ()  # arms that the paper does not have
     smoke: dict[str, Any] = field(default_factory=dict)  # further changes in smoke runs
     pretraining: Pretraining | None = None  # origin of the initial weights
 
@@ -149,6 +150,7 @@ def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
         check_known(given, map(str, budgets), f"budget in {name}, experiment.{key}")
     compared = (*table.against, *table.against.values())
     check_known(compared, known, f"arm in {name}, experiment.against")
+    check_known(table.own_arms, known, f"arm in {name}, experiment.own_arms")
     listed = [arm for names in table.arms_at.values() for arm in names]
     check_known(listed, known, f"arm in {name}, experiment.arms_at")
     if table.pretraining is not None:

@@ -28,8 +28,9 @@ from trainact.lab.ranks import count_ranks
 from trainact.lab.records.events import Event, read_event, write_event
 from trainact.lab.records.record import clear_failure, write_failure
 from trainact.lab.running.display import Display
+from trainact.lab.running.finished import take_finished
 from trainact.lab.running.plan import PlannedRun
-from trainact.lab.running.runner import RunResult, cache_data, do_run, reuse_record
+from trainact.lab.running.runner import RunResult, cache_data, do_run, make_note, reuse_record
 from trainact.lab.training.interruption import RunInterrupted
 
 __all__ = ["Cluster", "Delivery", "Mailbox", "do_task", "store"]
@@ -109,6 +110,24 @@ def store(run: PlannedRun, delivery: Delivery) -> RunResult:
     return RunResult(run, delivery.record, delivery.failure)
 
 
+def _reuse(
+    runs: dict[str, PlannedRun], display: Display, roots: Sequence[Path]
+) -> tuple[dict[str, RunResult], dict[str, PlannedRun]]:
+    """Return the results of the runs that have ended, here or in another experiment; and the rest.
+
+    Both are by the name of the run.
+    """
+    results, left = {}, {}
+    for name, run in runs.items():
+        take_finished(run, roots, _load, make_note(display, run))
+        done = reuse_record(run, display, _load)
+        if done is None:
+            left[name] = run
+        else:
+            results[name] = done
+    return results, left
+
+
 class Cluster:
     """A Ray cluster.
 
@@ -141,19 +160,25 @@ class Cluster:
                 "pip install 'trainact[ray]'"
             ) from error
 
-    def run_all(self, runs: Sequence[PlannedRun], display: Display) -> list[RunResult]:
-        """Do all runs that have no record; a run that fails does not stop the others."""
+    def run_all(
+        self, runs: Sequence[PlannedRun], display: Display, roots: Sequence[Path] = ()
+    ) -> list[RunResult]:
+        """Do all runs that have no record; a run that fails does not stop the others.
+
+        A run that is finished below one of ``roots``, folders of results, is taken from there.
+        """
         placed = {run.name: run._replace(root=run.root.resolve()) for run in runs}
-        results: dict[str, RunResult] = {}
         with display.open([(run.name, run.recipe.schedule.epochs) for run in runs]):
-            for name, run in placed.items():
-                if (done := reuse_record(run, display, _load)) is not None:
-                    results[name] = done
-            left = {name: run for name, run in placed.items() if name not in results}
-            if left:
+            results, left = _reuse(placed, display, roots)
+            first = {run.folder.identity: name for name, run in reversed(left.items())}
+            once = {name: left[name] for name in left if name in first.values()}
+            if once:
                 self._connect()
                 try:
-                    results |= self._submit(left, display)
+                    results |= self._submit(once, display)
+                    again = {name: run for name, run in left.items() if name not in once}
+                    reused, again = _reuse(again, display, roots)  # the same runs elsewhere
+                    results |= reused | (self._submit(again, display) if again else {})
                 finally:
                     self.ray.shutdown()
         return [results[run.name] for run in runs]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from trainact.errors import TrActValueError
 from trainact.lab.data.sources import COLLECTIONS, DETECTION
 from trainact.lab.recipes.experiment import Experiment
-from trainact.lab.recipes.recipe import Recipe, name_run
+from trainact.lab.recipes.recipe import Recipe, identify, name_run
 from trainact.lab.records.record import RunFolder, read_record
 
 __all__ = ["PlannedRun", "Shard", "format_command", "parse_shard", "place_runs"]
@@ -58,10 +58,14 @@ class Shard(NamedTuple):
 
         The runs are sorted by budget and dealt out in turn: the parts have equal numbers of runs of
         each budget, up to one, and the runs of one network are spread over the parts. A part does
-        not depend on which runs are done.
+        not depend on which runs are done. A run that several experiments of the plan have is in one
+        part, which does it once.
         """
-        order = sorted(range(len(runs)), key=lambda i: -runs[i].recipe.schedule.epochs)
-        return [runs[i] for i in sorted(order[self.number - 1 :: self.parts])]
+        names = [identify(run.recipe) for run in runs]
+        first = {name: i for i, name in reversed(list(enumerate(names)))}
+        order = sorted(set(first.values()), key=lambda i: (-runs[i].recipe.schedule.epochs, i))
+        mine = set(order[self.number - 1 :: self.parts])
+        return [run for run, name in zip(runs, names, strict=True) if first[name] in mine]
 
 
 def parse_shard(text: str) -> Shard:

@@ -1,6 +1,7 @@
 """Many runs: one after another in this process, or side by side in several processes."""
 
 import concurrent.futures
+import contextlib
 import functools
 import os
 import signal
@@ -9,7 +10,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,16 +22,19 @@ from trainact.lab.data import load_data
 from trainact.lab.data.images import Note
 from trainact.lab.files import StorageError
 from trainact.lab.ranks import count_ranks, is_first_rank
-from trainact.lab.recipes.recipe import DataFields, read_recipe, write_recipe
+from trainact.lab.recipes.recipe import DataFields, identify, read_recipe, write_recipe
 from trainact.lab.records.events import Event, EventHandler, read_event, write_event
 from trainact.lab.records.record import write_failure
+from trainact.lab.records.unfinished import describe_unfinished
+from trainact.lab.running.devices import GpuPool, check_jobs
 from trainact.lab.running.display import Display
+from trainact.lab.running.finished import take_finished
 from trainact.lab.running.plan import PlannedRun
 from trainact.lab.training.interruption import STOPPING, RunInterrupted, take_term_as_interrupt
 from trainact.lab.training.resume_checks import check_record
 from trainact.lab.training.train import find_session, train
 
-__all__ = ["RunResult", "cache_data", "do_run", "reuse_record", "run_all"]
+__all__ = ["RunResult", "cache_data", "do_run", "make_note", "reuse_record", "run_all"]
 
 SAVED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 """Exit codes of a process that a signal stopped after it saved its run."""
@@ -49,18 +53,21 @@ class RunResult(NamedTuple):
     failure: str | None
 
 
-def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[RunResult]:
+def run_all(
+    runs: Sequence[PlannedRun], jobs: int, display: Display, roots: Sequence[Path] = ()
+) -> list[RunResult]:
     """Do all runs, ``jobs`` at a time, and return their results in the same order.
 
-    With several jobs, each run has its own process and an equal share of the threads. A run that
-    fails does not stop the others.
+    A run that is finished below one of ``roots``, folders of results, is taken from there.
+
+    With several jobs, each run has its own process, an equal share of the threads and, on a machine
+    with GPUs, one of them. A run that fails does not stop the others.
 
     Raises:
-        TrActError: ``jobs`` is not positive, or more than one under torchrun; the data or the model
-            of all runs cannot be loaded.
+        TrActError: ``jobs`` is not positive, more than the machine can take, or more than one under
+            torchrun; the data or the model of all runs cannot be loaded.
     """
-    if jobs < 1:
-        raise TrActValueError(f"--jobs takes a positive number; got {jobs}.")
+    check_jobs(jobs, (run.recipe.run.device for run in runs))
     if jobs > 1 and count_ranks() > 1:
         raise TrActValueError(
             f"--jobs must be 1 under torchrun, where all ranks do one run; got {jobs}."
@@ -70,12 +77,19 @@ def run_all(runs: Sequence[PlannedRun], jobs: int, display: Display) -> list[Run
     with display.open([(run.name, run.recipe.schedule.epochs) for run in runs]):
         if left and all(_name_network(run) == _name_network(left[0]) for run in left):
             recipe = left[0].recipe
-            data = load(recipe.data, note=_make_note(display, left[0]))
+            data = load(recipe.data, note=make_note(display, left[0]))
             find_session(data).build(recipe, data)  # an error of all runs is raised once
+        elif jobs > 1:
+            _load_all(left, load, display)
         if jobs == 1:
-            return [do_run(run, functools.partial(display.show, run.name), load) for run in runs]
+            results = []
+            for run in runs:
+                if is_first_rank():
+                    take_finished(run, roots, load, make_note(display, run))
+                results.append(do_run(run, functools.partial(display.show, run.name), load))
+            return results
         with take_term_as_interrupt(), concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            children = _Children(jobs, display, load)
+            children = _Children(jobs, display, load, roots)
             try:
                 return list(pool.map(children.run, runs))
             except BaseException:
@@ -103,7 +117,25 @@ def _name_network(run: PlannedRun) -> tuple[str, dict[str, Any]]:
     return run.recipe.model.name, run.recipe.model.arguments
 
 
-def _make_note(display: Display, run: PlannedRun) -> Note:
+def _load_all(runs: Sequence[PlannedRun], load: Callable[..., Any], display: Display) -> None:
+    """Load the data of runs to show each message about them once: processes of runs show none.
+
+    A run whose data cannot be loaded reports that itself.
+    """
+    shown: set[str] = set()
+
+    def note(run: PlannedRun, text: str) -> None:
+        if text not in shown:
+            make_note(display, run)(text)
+        shown.add(text)
+
+    first = {run.recipe.data: run for run in reversed(runs)}
+    for fields, run in first.items():
+        with contextlib.suppress(TrActError):
+            load(fields, note=functools.partial(note, run))
+
+
+def make_note(display: Display, run: PlannedRun) -> Note:
     """Return a function that shows messages about a run."""
     return lambda text: display.show(run.name, Event("note", text=text))
 
@@ -117,6 +149,8 @@ def do_run(run: PlannedRun, report: EventHandler, load: Callable[..., Any]) -> R
     """
     folder, trace = run.folder.path, ""
     cause: Exception
+    for message in describe_unfinished(run.folder) if is_first_rank() else ():
+        report(Event("note", text=message))
     try:
         record = train(run.recipe, run.root, report, load)
         return RunResult(run, record, None)
@@ -141,7 +175,7 @@ def reuse_record(run: PlannedRun, display: Display, load: Callable[..., Any]) ->
     if record is None:
         return None
     try:
-        note = _make_note(display, run)
+        note = make_note(display, run)
         check_record(record, run.recipe, functools.partial(load, note=note))
     except TrActError as error:
         display.show(run.name, Event("failed", text=str(error)))
@@ -153,22 +187,38 @@ def reuse_record(run: PlannedRun, display: Display, load: Callable[..., Any]) ->
 class _Children:
     """Processes that do one run each and write its events line by line to standard output."""
 
-    def __init__(self, jobs: int, display: Display, load: Callable[..., Any]) -> None:
-        self.display, self.load = display, load
+    def __init__(
+        self, jobs: int, display: Display, load: Callable[..., Any], roots: Sequence[Path]
+    ) -> None:
+        self.display, self.load, self.roots = display, load, roots
         self.threads = max(1, torch.get_num_threads() // jobs)
+        self.gpus = GpuPool(jobs)
         self.lock = threading.Lock()
+        self.turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self.running: set[subprocess.Popen[str]] = set()
         self.stopped = False
 
     def run(self, run: PlannedRun) -> RunResult:
-        """Do a run in a new process; show its events and return its result."""
+        """Do a run in a new process; show its events and return its result.
+
+        A second run of the same recipe waits for the first and then takes its files.
+        """
+        with self.lock:
+            turn = self.turns[identify(run.recipe)]
+        with turn:
+            return self._run(run)
+
+    def _run(self, run: PlannedRun) -> RunResult:
+        if not self.stopped:
+            take_finished(run, self.roots, self.load, make_note(self.display, run))
         ended = None if self.stopped else reuse_record(run, self.display, self.load)
         if ended is not None:
             return ended
-        with tempfile.TemporaryDirectory() as folder:
+        device = run.recipe.run.device
+        with tempfile.TemporaryDirectory() as folder, self.gpus.take(device) as variables:
             file = Path(folder) / "recipe.toml"
             write_recipe(run.recipe, file)
-            environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
+            environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), **variables}
             with self.lock:
                 if self.stopped:
                     return RunResult(run, None, "stopped before it started")
