@@ -31,6 +31,7 @@ PICTURES = "docs/pictures"
 PAGES = (
     "README.md",
     "docs/cost.md",
+    "docs/data.md",
     "docs/evidence.md",
     "docs/lab.md",
     "docs/reproduce.md",

@@ -133,13 +133,17 @@ def test_the_python_batches_of_cifar100_are_read(tmp_path, caplog):
     assert torch.equal(data.train.images, train.images)
     assert len(data.classes) == 100
     assert data.classes[81] == "streetcar"
-    assert "holds a part of cifar100: 200 training and 100 test images" in caplog.text
+    said = (
+        "cifar100 has 200 training images (published: 50,000), 100 test images (published: 10,000)"
+    )
+    assert said in caplog.text
+    assert data.difference in said
 
 
 def test_a_part_of_the_set_is_used_but_not_cached(tmp_path, cache, caplog):
     write_batches(tmp_path / "here", "cifar10", TRAIN, TEST)
     assert len(load(folder=str(tmp_path / "here")).train) == 50
-    assert "holds a part of cifar10" in caplog.text
+    assert "cifar10 has 50 training images (published: 50,000)" in caplog.text
     assert not cache.exists()
 
 

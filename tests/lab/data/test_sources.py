@@ -59,3 +59,11 @@ def test_data_folder_is_for_named_sets():
         TrActValueError, match="imagenet, imagenette, flowers102, stanford_cars and voc2007"
     ):
         load_data(DataFields(name="photos", folder="x"))
+
+
+def test_a_folder_may_have_the_name_of_its_data_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    counts = {f"{part}/{name}": 2 for part in ("train", "val") for name in "ab"}
+    write_folder(tmp_path / "imagenet", counts)
+    data = load_data(DataFields(name="imagenet", folder="imagenet", image_size=8))
+    assert (data.name, len(data.train)) == ("imagenet", 4)

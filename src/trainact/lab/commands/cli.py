@@ -23,6 +23,7 @@ COMMANDS = {
     "compare": "train with and without TrAct, and compare",
     "run": "do the runs of a recipe",
     "tune": "tune a recipe for plain training on held-out images",
+    "data": "check a data set before training on it",
     "collect": "collect the records of runs in one file per experiment",
     "report": "write pages from the records of runs",
     "ls": "list the recipes with their runs and cost",

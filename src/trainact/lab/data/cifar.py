@@ -44,10 +44,6 @@ def _read_given(name: str, folder: Path, note: Note) -> Parts:
         raise DataError(f"data.folder: there is no folder {folder}.")
     parts = _read_folder(name, folder, note)
     if not is_whole(name, parts):
-        note(
-            f"{folder} holds a part of {name}: {len(parts.train)} training and {len(parts.test)} "
-            "test images."
-        )
         return parts
     whole = verify_set(name, _decode(parts, note), str(folder))
     if not cache_file(name).exists():

@@ -71,6 +71,7 @@ class ImageData:
     test: Images
     classes: tuple[str, ...]  # in the order of the labels
     fingerprint: str  # see compute_fingerprint
+    difference: str = ""  # of the whole set from the published one; see compare_counts
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:

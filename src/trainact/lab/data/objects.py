@@ -59,6 +59,7 @@ class DetectionData:
     test: tuple[AnnotatedImage, ...]
     classes: tuple[str, ...]  # in the order of the labels
     fingerprint: str  # hexadecimal SHA-256 of names, file sizes and objects
+    difference: str = ""  # of the whole set from the published one; see compare_counts
 
     def __post_init__(self) -> None:
         for part, images in (("training", self.train), ("test", self.test)):

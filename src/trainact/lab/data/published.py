@@ -6,7 +6,7 @@ from trainact.lab.data.cifar_sets import SETS
 from trainact.lab.data.photos import CLASSES, TEST_CROPS, TRAIN_CROPS
 from trainact.lab.recipes.recipe import DataFields
 
-__all__ = ["ImageCounts", "count_images"]
+__all__ = ["PROVIDED", "ImageCounts", "compare_counts", "count_images", "find_published"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class ImageCounts:
     size: int  # pixels per side
 
 
-PUBLISHED = {
+PROVIDED = {
     "imagenet": ImageCounts(1_281_167, 50_000, 1000, 224),
     "imagenette": ImageCounts(9469, 3925, 10, 160),
     "flowers102": ImageCounts(2040, 6149, 102, 224),
@@ -49,9 +49,36 @@ def count_images(fields: DataFields) -> ImageCounts | None:
     )
 
 
+def find_published(name: str) -> ImageCounts | None:
+    """Return the numbers of the whole data set; None if its name is not that of a published one.
+
+    ``photos`` is not: its crops are drawn, in any number.
+    """
+    return None if name == "photos" else _list_known().get(name)
+
+
+def compare_counts(name: str, train: int, test: int, classes: int) -> str:
+    """Return how numbers of images and classes differ from the published ones; empty if not.
+
+    >>> compare_counts("flowers102", train=1020, test=6149, classes=102)
+    '1,020 training images (published: 2,040)'
+    """
+    published = find_published(name)
+    if published is None:
+        return ""
+    rows = (
+        ("training images", train, published.train),
+        ("test images", test, published.test),
+        ("classes", classes, published.classes),
+    )
+    return ", ".join(
+        f"{here:,} {what} (published: {there:,})" for what, here, there in rows if here != there
+    )
+
+
 def _list_known() -> dict[str, ImageCounts]:
     known = {
         name: ImageCounts(data.num_train, data.num_test, len(data.classes), 32)
         for name, data in SETS.items()
     }
-    return PUBLISHED | known | {"photos": ImageCounts(TRAIN_CROPS, TEST_CROPS, len(CLASSES), 32)}
+    return PROVIDED | known | {"photos": ImageCounts(TRAIN_CROPS, TEST_CROPS, len(CLASSES), 32)}

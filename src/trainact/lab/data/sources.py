@@ -14,13 +14,14 @@ from trainact.lab.data.hub import load_from_hub
 from trainact.lab.data.images import DataError, ImageData, Images, Note, compute_fingerprint
 from trainact.lab.data.npz import read_npz
 from trainact.lab.data.parquet import find_parquet, read_parquet
+from trainact.lab.data.published import compare_counts
 from trainact.lab.data.selection import Parts, select_images
 from trainact.lab.data.shards import find_shards, read_shards
 from trainact.lab.data.storage import store_images
 from trainact.lab.recipes.recipe import DataFields
 from trainact.lab.text import describe_unknown
 
-__all__ = ["COLLECTIONS", "DETECTION", "NAMES", "PLACED", "load_data"]
+__all__ = ["COLLECTIONS", "DETECTION", "NAMES", "PLACED", "find_parts", "load_data"]
 
 LOGGER = logging.getLogger("trainact.lab.data")
 COLLECTIONS = ("imagenet", "imagenette", "flowers102", "stanford_cars")
@@ -40,8 +41,9 @@ ACCEPTED = (
 def load_data(fields: DataFields, note: Note = LOGGER.warning) -> Any:
     """Return the data set of ``fields``: an `ImageData`, or for ``voc2007`` a `DetectionData`.
 
-    ``note`` receives messages for the user, such as which source is asked or that a fifth of the
-    images is used for testing; by default they go to the logger ``trainact.lab.data``.
+    ``note`` receives messages for the user, such as which source is asked, that a fifth of the
+    images is used for testing, or that a named data set has other numbers of images than the
+    published one; by default they go to the logger ``trainact.lab.data``.
 
     Raises:
         DataError: images are missing, damaged or not as expected.
@@ -50,27 +52,36 @@ def load_data(fields: DataFields, note: Note = LOGGER.warning) -> Any:
     if fields.name == DETECTION:
         from trainact.lab.data.voc import load_voc
 
-        return load_voc(fields)
+        return _note_difference(load_voc(fields), note)
     if fields.folder and fields.name not in PLACED:
         raise TrActValueError(
             f"data.folder is for {', '.join(PLACED)} and voc2007, but data.name is "
             f"{fields.name!r}. To train on a folder of images, give its path as data.name."
         )
     if fields.name == "photos":
-        name, classes = "photos", photos.CLASSES
+        name, classes, difference = "photos", photos.CLASSES, ""
         train, test = _draw_photos(fields)
     else:
-        parts = _find_parts(fields, note)
+        parts = find_parts(fields, note)
         name, classes = parts.name, parts.classes
         _check_classes(parts, fields.classes)
         ImageData(name, parts.train, parts.test, classes, "")  # checks the labels
+        difference = compare_counts(fields.name, len(parts.train), len(parts.test), len(classes))
         train, test = select_images(parts, fields)
     train, test = store_images(train, test, fields, note)
-    return ImageData(name, train, test, classes, compute_fingerprint(train, test))
+    fingerprint = compute_fingerprint(train, test)
+    return _note_difference(ImageData(name, train, test, classes, fingerprint, difference), note)
 
 
-def _find_parts(fields: DataFields, note: Note) -> Parts:
-    """Return the data set of a known name, else of a path, else of a hub id."""
+def _note_difference(data: Any, note: Note) -> Any:
+    """Return the data set; report it if it is not the published one."""
+    if data.difference:
+        note(f"{data.name} has {data.difference} here; the records of its runs say so.")
+    return data
+
+
+def find_parts(fields: DataFields, note: Note) -> Parts:
+    """Return the whole data set of a known name, else of a path, else of a hub id."""
     name = fields.name
     if name in {"cifar10", "cifar100"}:
         return load_cifar(name, fields.folder, note)
@@ -81,8 +92,12 @@ def _find_parts(fields: DataFields, note: Note) -> Parts:
                 "command line or data.folder in a recipe: a folder of images "
                 "(PATH/train/CLASS/*), of parquet files or of shards, or a hub id."
             )
-        parts = _find_parts(dataclasses.replace(fields, name=fields.folder, folder=""), note)
-        return dataclasses.replace(parts, name=name)
+        return dataclasses.replace(_find_place(fields.folder, note), name=name)
+    return _find_place(name, note)
+
+
+def _find_place(name: str, note: Note) -> Parts:
+    """Return the data set of a path, else of a hub id; a folder may be named like a data set."""
     if name.startswith("hf:"):
         return load_from_hub(name.removeprefix("hf:"), note)
     path = Path(name).expanduser()

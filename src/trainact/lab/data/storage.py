@@ -23,7 +23,7 @@ from trainact.lab.data.images import (
 )
 from trainact.lab.recipes.recipe import DataFields
 
-__all__ = ["TensorReader", "decode_streams", "store_images"]
+__all__ = ["MEMORY_LIMIT", "TensorReader", "decode_streams", "store_images"]
 
 MEMORY_LIMIT = 2 * 1024**3  # bytes of pixels that storage='auto' decodes
 CHUNK = 512  # images decoded at a time

@@ -11,11 +11,12 @@ import torch
 
 from trainact.lab.data.images import DataError
 from trainact.lab.data.objects import AnnotatedImage, DetectionData, Objects
+from trainact.lab.data.published import compare_counts
 from trainact.lab.randomness import make_generator
 from trainact.lab.recipes.recipe import DataFields
 from trainact.lab.text import describe_unknown
 
-__all__ = ["CLASSES", "Annotation", "load_voc", "parse_annotation"]
+__all__ = ["CLASSES", "Annotation", "find_root", "load_voc", "parse_annotation"]
 
 NAME = "voc2007"
 PLACES = ("VOCdevkit/VOC2007", "VOC2007", ".")
@@ -47,7 +48,7 @@ def load_voc(fields: DataFields) -> DetectionData:
     Raises:
         DataError: a file or an image is missing, damaged or not as expected.
     """
-    root = _find_root(fields.folder)
+    root = find_root(fields.folder)
     trainval, test = (_read_list(root, part) for part in ("trainval", "test"))
     both = sorted(set(trainval) & set(test))
     if both:
@@ -64,10 +65,12 @@ def load_voc(fields: DataFields) -> DetectionData:
     train, evaluated = (
         tuple(_read_image(root, name) for name in sorted(part)) for part in (chosen, tested)
     )
-    return DetectionData(NAME, train, evaluated, CLASSES, _compute_fingerprint(train, evaluated))
+    fingerprint = _compute_fingerprint(train, evaluated)
+    difference = compare_counts(NAME, len(trainval), len(test), len(CLASSES))
+    return DetectionData(NAME, train, evaluated, CLASSES, fingerprint, difference)
 
 
-def _find_root(folder: str) -> Path:
+def find_root(folder: str) -> Path:
     """Return the folder ``VOC2007``, which is ``folder`` itself or in it."""
     if not folder:
         raise DataError(

@@ -260,6 +260,7 @@ class _Run:
                 "train_images": len(data.train),
                 "test_images": len(data.test),
                 "classes": len(data.classes),
+                **({"difference": data.difference} if data.difference else {}),
                 "mean": list(session.standard.mean),
                 "std": list(session.standard.std),
             },

@@ -7,7 +7,7 @@ VGG-16, share the feature map of the last convolution.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +20,14 @@ from trainact.lab.schema import build_table
 from trainact.lab.torchvision_import import import_torchvision
 
 __all__ = [
-    *("DETECTOR", "FasterRcnnFields", "VggBackbone", "VggHead"),
-    *("describe_vgg_weights", "make_faster_rcnn"),
+    *("DETECTOR", "VGG_FILE", "FasterRcnnFields", "VggBackbone", "VggHead", "VggWeights"),
+    *("check_vgg_weights", "describe_vgg_weights", "make_faster_rcnn"),
 ]
 
 DETECTOR = "lab:faster-rcnn-vgg16"
 """Its name in recipes."""
+VGG_FILE = "vgg16-397923af.pth"
+"""Torchvision's file of VGG-16 weights; its name has the first digits of its SHA-256."""
 STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 """Channels and convolutions of the five stages of VGG-16."""
 WIDTH = 64
@@ -159,6 +161,31 @@ def describe_vgg_weights(name: str) -> LoadedWeights | None:
     path = Path(name).expanduser()
     missing = () if _has_head(_read_vgg(path)) else ("box_head",)
     return LoadedWeights(str(path), hash_file(path), (), (), missing, ())
+
+
+class VggWeights(NamedTuple):
+    """What a file of VGG-16 weights holds, besides the convolutions."""
+
+    has_head: bool  # the two hidden linear layers
+    sha256: str
+
+    @property
+    def is_original(self) -> bool:
+        """Return whether it is torchvision's own file, byte by byte."""
+        return self.sha256.startswith(VGG_FILE.rpartition("-")[2].removesuffix(".pth"))
+
+
+def check_vgg_weights(path: Path) -> VggWeights:
+    """Check that a file holds the weights of torchvision's ``vgg16``, with their shapes.
+
+    Raises:
+        DataError: the file is missing or damaged, or a weight is missing or of another shape.
+    """
+    with torch.device("meta"):  # only shapes are compared
+        backbone = VggBackbone()
+        head = VggHead(backbone.out_channels, FasterRcnnFields.hidden, FasterRcnnFields.dropout)
+    _load_vgg(backbone, head, path)
+    return VggWeights(_has_head(_read_vgg(path)), hash_file(path))
 
 
 def _load_vgg(backbone: nn.Sequential, head: nn.Sequential, path: Path) -> None:
