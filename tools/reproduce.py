@@ -1,11 +1,19 @@
 """Fill ``docs/reproduce.md``: the command and the cost of every table and figure of the paper."""
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.studies import Study, find_studies
-from trainact.lab.cost.estimates import CAUTION, Throughput, estimate_experiment, read_throughputs
+from trainact.lab.commands.data import list_sets
+from trainact.lab.cost.estimates import (
+    CAUTION,
+    Throughput,
+    estimate_experiment,
+    estimate_runs,
+    read_throughputs,
+)
 from trainact.lab.environment import describe_hardware
 from trainact.lab.paper.claims import check_claims, read_claim
 from trainact.lab.paper.faithful import find_faithful
@@ -17,7 +25,7 @@ from trainact.lab.recipes.experiment import Experiment, find_experiment, list_ex
 from trainact.lab.records.results import list_record_files
 from trainact.lab.report.grid import Grid, render_markdown
 from trainact.lab.report.paper_comparison import measure_study
-from trainact.lab.running.plan import format_command
+from trainact.lab.running.plan import PlannedRun, Shard, format_command, place_runs
 from trainact.lab.text import count_epochs
 
 __all__ = ["write_reproduction"]
@@ -34,10 +42,16 @@ COST = "`trainact bench --device cuda`, see [cost.md](cost.md)"
 TIME_CLAIMS = ("time-cifar10-vit", "time-vit-s", "time-vit-b")
 NODES, GPUS, ARRAY = 2, 8, 20
 """In the commands shown: nodes, GPUs per node, jobs of an array."""
+MACHINES = (4, 8)
+"""GPUs of one machine in the commands shown."""
 GPU_BATCH = 256
 """Images that are assumed to fit on one GPU; larger batches are accumulated."""
-JOB_SECONDS = 48 * 3600
-"""The time limit of a job in the SLURM scripts."""
+MARGIN = 1.5
+"""Time limit of a job, as a multiple of the estimated time of its share."""
+LONGEST_JOB = 48
+"""Hours of the longest time limit shown; a job that needs more queues itself again."""
+LONGEST_RUN = 7 * 24
+"""Hours of the longest run that is shown on one GPU of a job array."""
 MINUTES = "core minutes"
 
 
@@ -56,6 +70,7 @@ def write_reproduction(results: Path) -> dict[str, str]:
         "reproduce-commands": "\n\n".join(write_commands(e, gpu) for e in printed),
         "reproduce-own": render_markdown(make_time_grid(own, cpu, studies)),
         "reproduce-own-throughput": str(cpu),
+        "data-sets": render_markdown(list_sets()),
     }
 
 
@@ -89,25 +104,38 @@ def make_place_grid() -> Grid:
 
 
 def make_time_grid(
-    experiments: Sequence[Experiment], throughput: Throughput, studies: Sequence[Study]
+    experiments: Iterable[Experiment], throughput: Throughput, studies: Sequence[Study]
 ) -> Grid:
-    """Return the estimated time of each recipe's runs, the paper's GPU hours, and the runs done."""
-    rows = []
+    """Return the estimated time of each recipe's runs, the paper's GPU hours, and the runs done.
+
+    A run that a recipe above has too is counted once. The last row is the sum.
+    """
+    is_gpu = throughput.device == "cuda"
+    counted: set[str] = set()
+    rows: list[tuple[str, ...]] = []
+    seconds, runs = 0.0, 0
     for experiment in experiments:
-        cost = estimate_experiment(experiment)
+        own = sum(recipe.run.arm in experiment.own_arms for recipe in experiment.plan())
+        cost = estimate_experiment(experiment, counted)
+        total = throughput.estimate_seconds(cost.total)
+        longest = throughput.estimate_seconds(cost.longest)
+        seconds, runs = seconds + (total or 0.0), runs + cost.runs
         rows.append(
             (
                 f"`{experiment.name}`",
-                str(cost.runs),
-                _format_time(throughput, cost.longest),
-                _format_time(throughput, cost.total),
-                *([_format_printed_times(experiment.name)] if throughput.device == "cuda" else []),
+                *(str(cost.runs), str(cost.new)),
+                *([str(own or "-")] if is_gpu else []),
+                *(_format_time(throughput, time) for time in (longest, total)),
+                *([_format_printed_times(experiment.name)] if is_gpu else []),
                 _describe_done(experiment, studies),
             )
         )
-    unit, printed = ("GPU hours", ["paper"]) if throughput.device == "cuda" else (MINUTES, [])
-    head = ("recipe", "runs", f"longest run, {unit}", f"all runs, {unit}", *printed)
-    return Grid("Estimated time", (*head, "runs done"), tuple(rows))
+    every = ("all", str(runs), str(len(counted)), *([""] if is_gpu else []), "")
+    rows.append((*every, _format_time(throughput, seconds), *([""] if is_gpu else []), ""))
+    unit = "GPU hours" if is_gpu else MINUTES
+    head = ("recipe", "runs", "new", *(["ours"] if is_gpu else []))
+    times = (f"longest run, {unit}", f"new runs, {unit}", *(["paper"] if is_gpu else []))
+    return Grid("Estimated time", (*head, *times, "runs done"), tuple(rows))
 
 
 def make_ratio_grid(studies: Sequence[Study]) -> Grid:
@@ -147,11 +175,21 @@ def write_commands(experiment: Experiment, gpu: Throughput) -> str:
     parts = experiment.recipe.data.batch_size // GPU_BATCH
     if parts > 1:
         alone += f" \\\n    run.accumulation={parts}"
+    runs = place_runs(experiment.plan(), Path())
     lines = ["# one GPU", f"trainact {alone}"]
     if tuned:
         reason = "# first choose the learning rates: the paper prints none for this experiment"
         lines = [reason, f"trainact {format_command(experiment, 'tune')}", *lines]
+    for gpus in sorted({min(gpus, len(runs)) for gpus in MACHINES}):
+        lines += [f"# {gpus} GPUs in one machine, one run on each"]
+        lines += [f"trainact {alone} --jobs {gpus}"]
     if experiment.recipe.data.storage == "stream":
+        for gpus in MACHINES:
+            lines += [
+                f"# {gpus} GPUs in one machine, one run on all of them",
+                f"torchrun --nproc-per-node {gpus} -m trainact.lab \\",
+                f"    {command}",
+            ]
         lines += [
             f"# {NODES} nodes with {GPUS} GPUs each; run on every node, HOST is the first",
             f"torchrun --nnodes {NODES} --nproc-per-node {GPUS} \\",
@@ -161,12 +199,13 @@ def write_commands(experiment: Experiment, gpu: Throughput) -> str:
             f"sbatch --nodes {NODES} --gpus-per-node {GPUS} docs/slurm/nodes.sh \\",
             f"    {command}",
         ]
-    cost = estimate_experiment(experiment)
-    longest = gpu.estimate_seconds(cost.longest)
-    if longest is not None and longest < JOB_SECONDS:
+    jobs = min(len(runs), ARRAY)
+    hours = find_job_hours(runs, jobs, gpu)
+    if hours is not None:
         lines += [
             "# SLURM job array, each run on one GPU",
-            f"sbatch --array 1-{min(cost.runs, ARRAY)} docs/slurm/array.sh {alone}",
+            f"sbatch --array 1-{jobs} --time {hours}:00:00 docs/slurm/array.sh \\",
+            f"    {alone}",
         ]
     return _write_section(experiment, lines)
 
@@ -176,12 +215,27 @@ def _write_section(experiment: Experiment, lines: Sequence[str]) -> str:
     return f"### {experiment.name}\n\n{experiment.title}: {experiment.paper}.\n\n{code}"
 
 
+def find_job_hours(runs: Sequence[PlannedRun], jobs: int, gpu: Throughput) -> int | None:
+    """Return the time limit of array jobs: the longest estimated share of a job, with a margin.
+
+    It is None if a run takes too long for one GPU, or its work is unknown.
+    """
+    shares = [Shard(job, jobs).choose(runs) for job in range(1, jobs + 1)]
+    costs = [estimate_runs([run.recipe for run in share]) for share in shares]
+    totals = [gpu.estimate_seconds(cost.total) for cost in costs]
+    longest = [gpu.estimate_seconds(cost.longest) for cost in costs]
+    known = [time for time in (*totals, *longest) if time is not None]
+    if len(known) < 2 * jobs or max(time or 0.0 for time in longest) > LONGEST_RUN * 3600:
+        return None
+    share = max(time or 0.0 for time in totals)
+    return min(math.ceil(MARGIN * share / 3600), LONGEST_JOB)
+
+
 def _link_recipes(names: Iterable[str]) -> str:
     return ", ".join(f"[{name}](#{name})" for name in sorted(names))
 
 
-def _format_time(throughput: Throughput, work: float | None) -> str:
-    seconds = throughput.estimate_seconds(work)
+def _format_time(throughput: Throughput, seconds: float | None) -> str:
     if seconds is None:
         return "-"
     time = seconds / (3600 if throughput.device == "cuda" else 60)

@@ -1,23 +1,28 @@
 """docs/reproduce.md: every table and figure, working commands, and the SLURM scripts."""
 
 import contextlib
+import math
 import os
 import re
 import shlex
+import signal
 import socket
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from comparison_records import make_record
-from lab_helpers import run_several
+from lab_helpers import HERE, run_several
 from result_folders import make_faithful, write_record, write_tuning
 
 pytest.importorskip("rich", reason="the lab's tables need rich")
 
 from tools import pages
 from tools.reproduce import (
+    find_job_hours,
     make_place_grid,
     make_ratio_grid,
     make_time_grid,
@@ -25,18 +30,24 @@ from tools.reproduce import (
     write_commands,
 )
 from trainact.lab.commands import cli
-from trainact.lab.cost.estimates import read_throughputs
+from trainact.lab.cost.estimates import count_run, read_throughputs
 from trainact.lab.paper.tables import find_printed, read_times
 from trainact.lab.recipes.arms import PLAIN
 from trainact.lab.recipes.experiment import find_experiment, list_experiments
+from trainact.lab.recipes.recipe import change_recipe
 from trainact.lab.records.record import read_record
-from trainact.lab.running.plan import format_command
+from trainact.lab.running.plan import Shard, format_command, place_runs
 
 PAPER = [name for name in list_experiments() if find_experiment(name).paper]
 GPU = read_throughputs()[1]
 SCRIPTS = pages.ROOT / "docs" / "slurm"
 SRUN = '#!/bin/bash\n[ "$1" = --cpus-per-task ] && shift 2\nexec "$@"\n'
-SCONTROL = "#!/bin/bash\necho localhost\nsleep 0.5\necho another\n"  # one name at a time
+SCONTROL = """#!/bin/bash
+if [ "$1" = requeue ]; then echo "$@" >> scontrol.txt; exit; fi
+echo localhost
+sleep 0.5
+echo another
+"""  # the names one at a time
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +102,11 @@ def test_large_images_use_torchrun_and_small_ones_a_job_array():
     assert "torchrun --nnodes 2" in large
     assert "docs/slurm/nodes.sh" in large
     assert "torchrun" not in small
-    assert "sbatch --array 1-20 docs/slurm/array.sh run cifar10-vit" in small
-    assert "sbatch --array 1-12 docs/slurm/array.sh run imagenet-resnet18" in large
+    assert (
+        "sbatch --array 1-20 --time 7:00:00 docs/slurm/array.sh \\\n        run cifar10-vit"
+        in small
+    )
+    assert "sbatch --array 1-12 --time 43:00:00 docs/slurm/array.sh \\\n" in large
     assert "array" not in huge  # its runs take longer than a job
     assert huge.count("run.accumulation=8") == 1
 
@@ -127,6 +141,45 @@ def test_no_other_recipe_of_the_paper_is_tuned_first():
     assert tuned == ["cifar100-resnet18-adam", "cifar100-resnet18-sgd"]
 
 
+def test_commands_for_4_and_8_gpus_are_shown():
+    small, large, two = (
+        write_commands(find_experiment(name), GPU)
+        for name in ("cifar10-vit", "imagenet-resnet50", "deit3-vit-b")
+    )
+    for gpus in (4, 8):
+        assert f"# {gpus} GPUs in one machine, one run on each\n" in small
+        assert f"    trainact run cifar10-vit --jobs {gpus}\n" in small
+        assert f"    torchrun --nproc-per-node {gpus} -m trainact.lab \\\n" in large
+    assert "--nproc-per-node" not in small
+    assert "# 2 GPUs in one machine, one run on each\n" in two  # it has two runs
+    assert "one run on each" in large
+
+
+def test_the_time_limit_of_a_job_follows_from_its_share():
+    """Of 20 jobs each does 27 runs of the table: more than the longest run, and more than 48 h."""
+    table = find_experiment("cifar100-table")
+    runs = place_runs(table.plan(), Path())
+    assert find_job_hours(runs, 20, GPU) == 48
+    shares = [
+        sum(GPU.estimate_seconds(count_run(run.recipe)) for run in Shard(job, 60).choose(runs))
+        for job in range(1, 61)
+    ]
+    assert find_job_hours(runs, 60, GPU) == math.ceil(1.5 * max(shares) / 3600)
+    longest = max(GPU.estimate_seconds(count_run(run.recipe)) for run in runs)
+    assert max(shares) > longest
+    unknown = change_recipe(runs[0].recipe, {"data.name": "/some/folder"})
+    assert find_job_hours(place_runs([unknown], Path()), 1, GPU) is None
+
+
+def test_the_table_of_times_counts_shared_runs_once_and_our_arms_apart():
+    experiments = [find_experiment(name) for name in ("cifar10-vit", "cifar10-vit-norms")]
+    one, norms, total = make_time_grid(experiments, GPU, []).rows
+    assert one[1:4] == ("80", "80", "-")
+    assert norms[1:4] == ("160", "80", "40")
+    assert total[:4] == ("all", "240", "160", "")
+    assert float(total[5]) == pytest.approx(float(one[5]) + float(norms[5]), abs=1)
+
+
 def test_finished_runs_are_counted_with_their_hardware(tmp_path):
     assert read_full_studies(tmp_path) == []
     for seed in (0, 1):
@@ -136,17 +189,17 @@ def test_finished_runs_are_counted_with_their_hardware(tmp_path):
     write_record(tmp_path / "cifar10-vit", make_record("plain", 1, 0, 30, kind="smoke"))
     studies = read_full_studies(tmp_path)
     experiments = [find_experiment(name) for name in ("cifar10-vit", "cifar10-vit-lambda")]
-    one, other = make_time_grid(experiments, GPU, studies).rows
+    one, other, _ = make_time_grid(experiments, GPU, studies).rows
     assert one[-1].startswith("2 of 80 runs on Some Processor")
     assert other[-1] == "none"
 
 
 def test_the_papers_gpu_hours_are_next_to_the_estimate():
     experiments = [find_experiment(name) for name in ("deit3-vit-s", "cifar10-vit")]
-    small, tiny = make_time_grid(experiments, GPU, []).rows
-    assert small[4] == "535 for 800 epochs (4 NVIDIA A40)"
-    assert tiny[4] == "0.3 for 100 epochs (1 NVIDIA RTX 4090)"
-    assert 0.5 < float(small[2]) / 535 < 2  # the estimate is of that order
+    small, tiny, _ = make_time_grid(experiments, GPU, []).rows
+    assert small[6] == "535 for 800 epochs (4 NVIDIA A40)"
+    assert tiny[6] == "0.3 for 100 epochs (1 NVIDIA RTX 4090)"
+    assert 0.5 < float(small[4]) / 535 < 2  # the estimate is of that order
 
 
 def test_the_claims_on_time_have_their_source_their_recipe_and_what_was_measured(tmp_path):
@@ -180,15 +233,24 @@ def test_every_link_on_the_page_works(page):
             assert (pages.ROOT / "docs" / target).exists(), target
 
 
-def run_script(script: str, words: list[str], tmp_path: Path, **environment: str) -> str:
-    """Run a batch script with fakes of SLURM's commands."""
+def prepare_script(script: str, tmp_path: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the command of a batch script, and an environment with fakes of SLURM's commands."""
     stand_ins = tmp_path / "bin"
     stand_ins.mkdir(exist_ok=True)
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
         (stand_ins / name).write_text(text)
         (stand_ins / name).chmod(0o755)
     path = os.pathsep.join([str(stand_ins), str(Path(sys.executable).parent), os.environ["PATH"]])
-    return run_several(["bash", str(SCRIPTS / script), *words], tmp_path, PATH=path, **environment)
+    modules = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PATH": path, "PYTHONPATH": modules, "OMP_NUM_THREADS": "1"}
+    return ["bash", str(SCRIPTS / script)], environment
+
+
+def run_script(script: str, words: list[str], tmp_path: Path, **environment: str) -> str:
+    """Run a batch script with fakes of SLURM's commands."""
+    command, variables = prepare_script(script, tmp_path)
+    environment |= {"PATH": variables["PATH"]}
+    return run_several([*command, *words], tmp_path, **environment)
 
 
 def test_array_jobs_share_the_runs_of_a_recipe(tmp_path):
@@ -200,6 +262,72 @@ def test_array_jobs_share_the_runs_of_a_recipe(tmp_path):
     ]
     assert not set(parts[0]) & set(parts[1])
     assert len(parts[0] + parts[1]) == len(find_experiment("photos").plan())
+
+
+FILE = """
+[experiment]
+title = "long runs"
+seeds = "0-1"
+arms = ["plain"]
+[data]
+train_images = 320
+test_images = 16
+batch_size = 32
+[model]
+name = "small_models:make_tiny"
+[schedule]
+epochs = 40
+[run]
+device = "cpu"
+checkpoint_seconds = 1e-6
+"""
+
+
+@pytest.mark.parametrize("script", ["array.sh", "nodes.sh"])
+def test_a_job_whose_time_is_over_saves_its_run_and_queues_itself_again(script, tmp_path):
+    """SLURM sends USR1 to the script before the time is over."""
+    (tmp_path / "long.toml").write_text(FILE.replace("epochs = 40", "epochs = 4000"))
+    slurm = {
+        "SLURM_JOB_ID": str(find_job()), "SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_COUNT": "2",
+        "SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_NODELIST": "localhost", "SLURM_NNODES": "1",
+        "SLURM_GPUS_ON_NODE": "1", "PET_LOCAL_ADDR": "localhost",
+    }  # fmt: skip
+    command, environment = prepare_script(script, tmp_path)
+    process = subprocess.Popen(
+        [*command, "run", "long.toml", "--out", "out"],
+        env=environment | slurm,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        for _ in range(6000):
+            if list(tmp_path.rglob("checkpoint-*")) or process.poll() is not None:
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGUSR1)
+        said, _ = process.communicate(timeout=300)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert (tmp_path / "scontrol.txt").read_text() == f"requeue {slurm['SLURM_JOB_ID']}\n", said
+    assert process.returncode != 0
+    assert "stopping once the run is saved" in said
+    assert list(tmp_path.rglob("checkpoint-*"))
+    assert not list(tmp_path.rglob("record.json"))
+
+
+def test_a_job_that_ends_in_time_does_not_queue_itself_again(tmp_path):
+    (tmp_path / "short.toml").write_text(FILE.replace("epochs = 40", "epochs = 1"))
+    slurm = {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "1", "SLURM_CPUS_PER_TASK": "1"}
+    printed = run_script("array.sh", ["run", "short.toml", "--out", "out"], tmp_path, **slurm)
+    assert "2 runs complete" in printed
+    assert not (tmp_path / "scontrol.txt").exists()
+    with pytest.raises(AssertionError, match="unknown recipe"):  # nor one that fails
+        run_script("array.sh", ["run", "nothing-here"], tmp_path, **slurm)
+    assert not (tmp_path / "scontrol.txt").exists()
 
 
 def find_job() -> int:

@@ -1,6 +1,7 @@
 """``trainact run``: the runs of a recipe, or of a recipe file."""
 
 import argparse
+import dataclasses
 import os
 import shlex
 import sys
@@ -9,14 +10,21 @@ from pathlib import Path
 
 from trainact.errors import TrActValueError
 from trainact.lab.commands.request import add_experiment_options, read_experiments
+from trainact.lab.cost.estimates import estimate_runs, read_throughputs
 from trainact.lab.ranks import is_first_rank
+from trainact.lab.recipes.experiment import Experiment
 from trainact.lab.records.record import read_failure
 from trainact.lab.running.display import choose_display
+from trainact.lab.running.full_size import choose_runs, measure_step
+from trainact.lab.running.missing import list_missing
 from trainact.lab.running.plan import PlannedRun, parse_shard, place_runs
 from trainact.lab.running.runner import RunResult, run_all
-from trainact.lab.text import count
+from trainact.lab.text import count, format_duration
 
 __all__ = ["add_arguments", "run"]
+
+KNOWN = ("lab:", "timm:", "torchvision:")
+"""Networks whose work is estimated; those of users are not built for a list."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,37 +34,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ".toml file (such as the recipe.toml of a run)")  # fmt: skip
     refused = {"--lam": "name arms with --arms, such as tract-0.2"}
     add_experiment_options(parser, refused=refused)
+    add("--paper-only", action="store_true",
+        help="leave out the arms that the paper does not have")  # fmt: skip
     add("--shard", metavar="I/N", help="do the I-th of N parts of the runs, for job arrays")
+    add("--finished-in", type=Path, action="append", default=[], metavar="FOLDER",
+        help="take runs that are finished below this folder, as those below --out are")  # fmt: skip
     add("--on", choices=["here", "ray"], default="here",
         help="where the runs are done: on this machine, or on a Ray cluster")  # fmt: skip
     add("--ray-address", metavar="ADDRESS",
         help="address of the Ray cluster (default: RAY_ADDRESS, or a local Ray)")  # fmt: skip
-    add("--dry-run", action="store_true", help="list the runs without doing them")
+    add("--full-size", action="store_true", help="with --smoke: take two steps of each arm at the "
+        "recipe's image and batch size, and print the peak memory")  # fmt: skip
+    add("--dry-run", action="store_true",
+        help="list the runs, and the data and weights that are missing")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do the runs that are not done yet; return 1 if one failed or diverged."""
     if arguments.ray_address and arguments.on != "ray":
         raise TrActValueError("--ray-address applies to --on ray only.")
+    for folder in arguments.finished_in:
+        if not folder.is_dir():
+            raise TrActValueError(f"--finished-in takes a folder of runs; {folder} is not one.")
+    if arguments.full_size:
+        return _measure_memory(arguments)
     runs = _plan_runs(arguments)
     if arguments.shard:
         runs = parse_shard(arguments.shard).choose(runs)
     if arguments.dry_run:
         _list(runs)
         return 0
-    display = choose_display()
+    display, roots = choose_display(), [arguments.out, *arguments.finished_in]
     if arguments.on == "ray":
         from trainact.lab.running.cluster import Cluster
 
-        results = Cluster(arguments.ray_address, arguments.jobs).run_all(runs, display)
+        cluster = Cluster(arguments.ray_address, arguments.jobs)
+        results = cluster.run_all(runs, display, roots)
     else:
-        results = run_all(runs, arguments.jobs, display)
+        results = run_all(runs, arguments.jobs, display, roots)
     return _summarize(arguments.recipe, results) if is_first_rank() else 0
 
 
 def _plan_runs(arguments: argparse.Namespace) -> list[PlannedRun]:
     """Return the runs that the command line asks for, of each network of each experiment."""
-    members = [member for whole in read_experiments(arguments) for member in whole.split()]
+    members = [member for whole in _read(arguments) for member in whole.split()]
     runs: list[PlannedRun] = []
     for member in members:
         path = Path(member.name)
@@ -69,13 +90,54 @@ def _plan_runs(arguments: argparse.Namespace) -> list[PlannedRun]:
     return runs
 
 
+def _read(arguments: argparse.Namespace) -> list[Experiment]:
+    """Return the experiments of the command line, without our own arms if it says so."""
+    experiments = read_experiments(arguments)
+    if not arguments.paper_only:
+        return experiments
+    return [
+        dataclasses.replace(
+            one, arms=tuple(arm for arm in one.arms if arm.name not in one.own_arms)
+        )
+        for one in experiments
+    ]
+
+
 def _list(runs: Sequence[PlannedRun]) -> None:
-    """Print each run with its state and folder."""
+    """Print each run with its state and folder; what is missing goes to standard error."""
+    left = []
     for run in runs:
         folder = run.folder
         failure = read_failure(folder.path)
         state = "done" if folder.record_path.exists() else "failed" if failure else "to do"
+        left += [run.recipe] if state != "done" else []
         print(f"{state:6} {run.name}  {folder.path}")
+    notes = [f"missing: {text}" for text in list_missing(left)]
+    if left and all(recipe.model.name.startswith(KNOWN) for recipe in left):
+        cost = estimate_runs(left)
+        suited = next((t for t in read_throughputs() if cost.suits(t)), None)
+        if suited is not None and cost.total is not None:
+            time = format_duration(suited.estimate_seconds(cost.total))
+            notes.append(f"to do: {count(cost.new, 'run')}, about {time} on one {suited.kind}")
+    for text in notes:
+        print(text, file=sys.stderr)
+
+
+def _measure_memory(arguments: argparse.Namespace) -> int:
+    """Take steps at full size and print their peak memory; return 1 if one does not fit."""
+    if not arguments.smoke or arguments.jobs > 1 or arguments.on == "ray":
+        raise TrActValueError(
+            "--full-size applies to --smoke, here and with --jobs 1: it measures the memory of one "
+            "run at a time."
+        )
+    arguments = argparse.Namespace(**{**vars(arguments), "smoke": False})
+    fits = True
+    for run in choose_runs(_plan_runs(arguments)):
+        memory = measure_step(run.recipe)
+        fits &= not memory.failure
+        if is_first_rank():
+            print(f"{run.name}: {memory.describe()}", flush=True)
+    return 0 if fits else 1
 
 
 def _summarize(name: str, results: Sequence[RunResult]) -> int:
