@@ -171,10 +171,7 @@ def write_commands(experiment: Experiment, gpu: Throughput) -> str:
             experiment, ["# one GPU, on a machine that does nothing else", command]
         )
     tuned = needs_tuning(experiment)
-    command = alone = format_command(experiment, tuned=tuned)
-    parts = experiment.recipe.data.batch_size // GPU_BATCH
-    if parts > 1:
-        alone += f" \\\n    run.accumulation={parts}"
+    command, alone = (_split_batch(experiment, gpus, tuned) for gpus in (NODES * GPUS, 1))
     runs = place_runs(experiment.plan(), Path())
     lines = ["# one GPU", f"trainact {alone}"]
     if tuned:
@@ -188,7 +185,7 @@ def write_commands(experiment: Experiment, gpu: Throughput) -> str:
             lines += [
                 f"# {gpus} GPUs in one machine, one run on all of them",
                 f"torchrun --nproc-per-node {gpus} -m trainact.lab \\",
-                f"    {command}",
+                f"    {_split_batch(experiment, gpus, tuned)}",
             ]
         lines += [
             f"# {NODES} nodes with {GPUS} GPUs each; run on every node, HOST is the first",
@@ -213,6 +210,13 @@ def write_commands(experiment: Experiment, gpu: Throughput) -> str:
 def _write_section(experiment: Experiment, lines: Sequence[str]) -> str:
     code = "\n".join(f"    {line}" for text in lines for line in text.splitlines())
     return f"### {experiment.name}\n\n{experiment.title}: {experiment.paper}.\n\n{code}"
+
+
+def _split_batch(experiment: Experiment, gpus: int, tuned: bool) -> str:
+    """Return the command of a recipe, with its batch in parts that fit on so many GPUs."""
+    command = format_command(experiment, tuned=tuned)
+    parts = experiment.recipe.data.batch_size // (GPU_BATCH * gpus)
+    return command + (f" \\\n    run.accumulation={parts}" if parts > 1 else "")
 
 
 def find_job_hours(runs: Sequence[PlannedRun], jobs: int, gpu: Throughput) -> int | None:

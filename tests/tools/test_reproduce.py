@@ -108,7 +108,8 @@ def test_large_images_use_torchrun_and_small_ones_a_job_array():
     )
     assert "sbatch --array 1-12 --time 43:00:00 docs/slurm/array.sh \\\n" in large
     assert "array" not in huge  # its runs take longer than a job
-    assert huge.count("run.accumulation=8") == 1
+    assert huge.count("run.accumulation=8") == 2  # on one GPU, alone and beside the other run
+    assert huge.count("run.accumulation=2") == 1  # on four
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -161,10 +162,10 @@ def test_the_time_limit_of_a_job_follows_from_its_share():
     runs = place_runs(table.plan(), Path())
     assert find_job_hours(runs, 20, GPU) == 48
     shares = [
-        sum(GPU.estimate_seconds(count_run(run.recipe)) for run in Shard(job, 60).choose(runs))
-        for job in range(1, 61)
+        sum(GPU.estimate_seconds(count_run(run.recipe)) for run in Shard(job, 90).choose(runs))
+        for job in range(1, 91)
     ]
-    assert find_job_hours(runs, 60, GPU) == math.ceil(1.5 * max(shares) / 3600)
+    assert find_job_hours(runs, 90, GPU) == math.ceil(1.5 * max(shares) / 3600)
     longest = max(GPU.estimate_seconds(count_run(run.recipe)) for run in runs)
     assert max(shares) > longest
     unknown = change_recipe(runs[0].recipe, {"data.name": "/some/folder"})

@@ -4,6 +4,7 @@ A recipe has six tables. TOML files, the command line and Python use the same na
 ``optimizer.lr``. A plain run is the TrAct run's recipe with ``tract.enabled`` off.
 """
 
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -308,9 +309,15 @@ def change_recipe(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 def recipe_to_dict(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """Return nested plain tables, ready for TOML or JSON."""
     return {
-        table: {key: list(v) if isinstance(v, tuple) else v for key, v in row.items()}
-        for table, row in dataclasses.asdict(recipe).items()
+        table: {key: _make_plain(value) for key, value in vars(getattr(recipe, table)).items()}
+        for table in TABLES
     }
+
+
+def _make_plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return copy.deepcopy(value) if isinstance(value, dict) else value
 
 
 def identify(recipe: Recipe) -> str:
@@ -345,17 +352,17 @@ def identify_seeds(recipe: Recipe, seeds: Iterable[int]) -> list[str]:
 def can_split_batches(recipe: Recipe) -> bool:
     """Return whether micro-batches change the numbers of a run by rounding alone.
 
-    They do if the network has no batch norm and the first layer no rule or optimizer with
-    statistics of its own; TrAct uses the second moment of all micro-batches together. Networks that
-    are not known are assumed to have batch norm. Dropout and stochastic depth draw other numbers,
-    as they do on other numbers of ranks.
+    They do if the network has no batch norm and the first layer no rule, optimizer or moving
+    average with statistics of its own; TrAct uses the second moment of all micro-batches together.
+    Networks that are not known are assumed to have batch norm. Dropout and stochastic depth draw
+    other numbers, as they do on other numbers of ranks.
 
     >>> vit = change_recipe(Recipe(), {"model.name": "lab:vit-cifar"})
     >>> can_split_batches(vit), can_split_batches(Recipe())
     (True, False)
     """
-    optimizer = recipe.optimizer
-    own = optimizer.first_layer_rule != "none" or optimizer.first_layer_name not in ("same", "sgd")
+    rule, name = recipe.optimizer.first_layer_rule, recipe.optimizer.first_layer_name
+    own = rule != "none" or name not in ("same", "sgd") or recipe.tract.moment_decay > 0
     return recipe.model.name.removeprefix("lab:") in WITHOUT_BATCH_NORM and not own
 
 
