@@ -117,6 +117,24 @@ def test_a_rank_without_a_world_size_is_ignored(monkeypatch):
     assert is_first_rank()  # start_machine says what is missing
 
 
+def test_messages_about_the_data_of_several_networks_are_shown_once_too(
+    tmp_path, monkeypatch, capsys, pretend
+):
+    """Their processes show none."""
+
+    def load(fields, note):
+        note("it is not the published data set")
+        return load_data(fields)
+
+    monkeypatch.setattr(runner, "load_data", load)
+    pretend("exit 1")
+    networks = ("small_models:make_tiny", "small_models:make_noisy")
+    recipes = [make_quick(model__name=name, data__flip=bool(flip))
+               for name in networks for flip in (0, 1)]  # fmt: skip
+    run_all([PlannedRun(r, tmp_path, str(n)) for n, r in enumerate(recipes)], 2, Lines())
+    assert capsys.readouterr().err.count("it is not the published data set") == 1
+
+
 def test_among_ranks_a_failure_is_written_once_and_raised_by_all(tmp_path, monkeypatch):
     def fail(*rest):
         raise TrActValueError("an image is cut short")

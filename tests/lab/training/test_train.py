@@ -10,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from data_cases import write_folder
 from lab_helpers import (
     InterruptedRunError,
     ignore,
@@ -47,6 +48,20 @@ def test_a_run_learns_and_its_record_is_complete(tmp_path):
     weights = safetensors.torch.load_file(folder.weights_path)
     assert sorted(weights) == sorted(["0.weight", "0.bias", "4.weight", "4.bias"])
     assert not list(folder.path.glob("checkpoint*"))
+
+
+def test_a_record_says_how_its_data_differ_from_the_published_set(tmp_path):
+    counts = {f"{part}/{name}": 4 for part in ("train", "test") for name in "ab"}
+    place = {"data__folder": str(write_folder(tmp_path / "set", counts)), "data__batch_size": 4}
+    place |= {"data__train_images": 0, "data__test_images": 0, "schedule__epochs": 1}
+    events = []
+    record = train(make_quick(data__name="stanford_cars", **place), tmp_path, events.append)
+    first = events[0]
+    assert (first.kind, first.text[:43]) == ("note", "stanford_cars has 8 training images (publis")
+    difference = record["data"]["difference"]
+    assert difference.startswith("8 training images (published: 8,144), 8 test images (published")
+    assert difference in first.text
+    assert "difference" not in train(make_quick(schedule__epochs=1), tmp_path, ignore)["data"]
 
 
 def test_a_pair_differs_in_one_field_and_shares_weights_and_batches(tmp_path):
