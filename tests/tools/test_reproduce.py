@@ -117,7 +117,7 @@ def test_the_rates_for_cifar100_are_tuned_first(optimizer, tmp_path, monkeypatch
     experiment = find_experiment(f"cifar100-resnet18-{optimizer}")
     monkeypatch.chdir(tmp_path)
     lines = write_commands(experiment, GPU).splitlines()
-    tune, run = (line.split()[1:] for line in lines if line.startswith("    trainact "))
+    tune, run, *_ = (line.split()[1:] for line in lines if line.startswith("    trainact "))
     assert tune == ["tune", experiment.name]
     assert run[:3] == ["run", experiment.name, "--tuned"] or run[2] == "\\"
     folder = tmp_path / "runs" / experiment.name
