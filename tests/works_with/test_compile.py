@@ -6,11 +6,13 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from functorch.compile import make_boxed_func, nop
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 
 from cases import assert_close
-from trainact import TrAct, accumulate
+from trainact import TrAct, accumulate, outer_products, tract_state
 
 
 @pytest.fixture(autouse=True)
@@ -38,10 +40,11 @@ def network(stem: nn.Module, **options) -> nn.Module:
 
 
 def stem_grad(model: nn.Module, x: Tensor, pooled: bool = False) -> Tensor:
+    """Return the gradients of the stem's weight and bias in one tensor, [m, n + 1]."""
     model.zero_grad()
     with accumulate(model) if pooled else contextlib.nullcontext():
         model(x).square().mean().backward()
-    return model[0].weight.grad.clone()
+    return torch.cat([model[0].weight.grad.flatten(1), model[0].bias.grad.unsqueeze(1)], dim=1)
 
 
 def images(count: int = 6) -> Tensor:
@@ -94,22 +97,59 @@ def test_changing_batch_sizes_share_one_dynamic_graph():
     assert count_graphs() == graphs == 2
 
 
-@pytest.mark.parametrize("options", [{"rows": 50}, {"sync": True}], ids=lambda o: next(iter(o)))
+OPTIONS = [
+    {"rows": 50},
+    {"sync": True},
+    {"relative": True},
+    {"center": "batchnorm"},
+    {"center": True, "sync": True},
+    {"center": True, "relative": True, "rows": 20},  # fewer rows than columns
+    {"center": True, "relative": True, "rows": 50},
+    {"moment_decay": 0.9},
+    {"moment_decay": 0.9, "center": True, "relative": True, "sync": True},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_the_options_compile(options):
-    compiled = Compiled(network(nn.Conv2d(3, 4, 3), **options), backend="aot_eager")
-    for _ in range(2):
-        compiled.check(images())
+    compiled = Compiled(network(nn.Conv2d(3, 4, 3, padding=1), **options), backend="aot_eager")
+    for _ in range(3):
+        compiled.check(images() + 1)
+    for name, value in tract_state(compiled.eager).items():
+        assert torch.equal(tract_state(compiled.model)[name], value)
 
 
-def test_a_custom_layer_compiles_as_one_graph():
-    compiled = Compiled(network(StandardisedConv2d(3, 4, 3)))
+def test_a_centered_average_is_one_graph_with_inductor():
+    options = {"center": True, "relative": True, "moment_decay": 0.9}
+    compiled = Compiled(network(nn.Conv2d(3, 4, 3), **options))
+    compiled.check(images())
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for _ in range(2):
+            compiled.check(images())
+    assert count_graphs() == 1
+
+
+def test_changing_batch_sizes_share_one_dynamic_graph_when_centered():
+    compiled = Compiled(network(nn.Conv2d(3, 4, 3), center=True), backend="aot_eager")
+    for count in (6, 7):
+        compiled.check(images(count))
+    graphs = count_graphs()
+    for count in (8, 11, 5):
+        compiled.check(images(count))
+    assert count_graphs() == graphs == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"center": True}], ids=str)
+def test_a_custom_layer_compiles_as_one_graph(options):
+    compiled = Compiled(network(StandardisedConv2d(3, 4, 3), **options))
     for _ in range(2):
         compiled.check(images())
     assert count_graphs() == 1
 
 
-def test_accumulation_compiles():
-    compiled = Compiled(network(nn.Conv2d(3, 4, 3)), backend="aot_eager")
+@pytest.mark.parametrize("options", [{}, {"center": True, "moment_decay": 0.9}], ids=str)
+def test_accumulation_compiles(options):
+    compiled = Compiled(network(nn.Conv2d(3, 4, 3), **options), backend="aot_eager")
     for _ in range(3):
         compiled.check(images(), pooled=True)
     assert count_graphs() <= 2  # another pool is another pair of tensors
@@ -127,7 +167,7 @@ def test_a_compiled_functional_gradient_is_tracts():
     model, x = network(nn.Conv2d(3, 4, 3)), images()
     loss, parameters = functional_loss(model, x)
     grads = torch.compile(torch.func.grad(loss))(parameters)
-    assert_close(grads["0.weight"], stem_grad(model, x))
+    assert_close(grads["0.weight"].flatten(1), stem_grad(model, x)[:, :-1])
 
 
 def test_a_functional_gradient_as_one_graph_is_refused():
@@ -150,3 +190,64 @@ def test_a_kept_moment_runs_outside_the_graph_and_is_refused_inside_it():
     for _ in range(5):
         x = images()
         assert_close(stem_grad(model, x), stem_grad(eager, x))
+
+
+@contextlib.contextmanager
+def allow_tf32():
+    settings = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    try:
+        for setting in settings:
+            setting.fp32_precision = "tf32"
+        yield settings
+    finally:
+        for setting in settings:
+            setting.fp32_precision = "none"
+
+
+@pytest.mark.parametrize("options", [{}, {"center": True}], ids=str)
+def test_tf32_does_not_reach_the_moments_products_inside_a_graph(options, monkeypatch):
+    """The operator in the graph computes as in eager mode: TF32 is off while it multiplies."""
+    seen = []
+
+    def choose_method(x, patches):
+        def method(*arguments):
+            seen.extend(setting.fp32_precision for setting in settings)
+            return outer_products.sum_by_unfolding(*arguments)
+
+        return method
+
+    model = network(nn.Conv2d(3, 4, 3), **options).float()
+    model.compile(fullgraph=True, backend="aot_eager")
+    x = images().float()
+    expected = stem_grad(model, x)
+    monkeypatch.setattr(outer_products, "choose_method", choose_method)
+    with allow_tf32() as settings:
+        actual = stem_grad(model, x)
+        assert [setting.fp32_precision for setting in settings] == ["tf32", "tf32"]
+    assert seen == ["ieee", "ieee"]
+    assert_close(actual, expected, 1e-4)
+
+
+def products_in(graph) -> list[torch.fx.Node]:
+    kinds = (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.baddbmm)
+    return [n for n in graph.nodes if getattr(n.target, "overloadpacket", None) in kinds]
+
+
+@pytest.mark.parametrize("count", [1, 6])
+@pytest.mark.parametrize("options", [{}, {"center": True, "relative": True}], ids=str)
+def test_products_of_the_solve_inside_a_graph_are_float64(options, count):
+    """So TF32 cannot reach them; ``count`` gives fewer and more rows than columns."""
+    dtypes = []
+
+    def record(graph_module, inputs):
+        found = [node.meta["val"].dtype for node in products_in(graph_module.graph)]
+        dtypes.append(found)
+        return make_boxed_func(graph_module.forward)
+
+    stem = TrAct(nn.Conv2d(3, 4, 3), **options)
+    backend = aot_autograd(fw_compiler=nop, bw_compiler=record)
+    stem.compile(fullgraph=True, backend=backend)
+    stem(torch.randn(count, 3, 7, 7)).square().mean().backward()
+    (found,) = dtypes
+    assert found or (count > 1 and not options)
+    assert all(dtype == torch.float64 for dtype in found)

@@ -20,11 +20,19 @@ def plain_network() -> nn.Sequential:
     )
 
 
-@pytest.fixture(params=["training", "evaluation"])
+OPTIONS = {
+    "training": {},
+    "evaluation": {},
+    "centered": {"center": True, "relative": True},
+    "averaged": {"center": True, "moment_decay": 0.9},
+}
+
+
+@pytest.fixture(params=OPTIONS)
 def networks(request):
-    plain = plain_network().train(request.param == "training")
+    plain = plain_network().train(request.param != "evaluation")
     tract = copy.deepcopy(plain)
-    apply_tract(tract)
+    apply_tract(tract, **OPTIONS[request.param])
     return plain, tract
 
 
@@ -84,6 +92,7 @@ def test_jit_script_gives_the_plain_network_and_is_saved(networks, images):
     assert torch.equal(torch.jit.load(buffer)(images), networks[0](images))
 
 
+@pytest.mark.parametrize("networks", ["training", "evaluation", "centered"], indirect=True)
 def test_fx_keeps_training_with_tract(networks, images):
     _, tract = networks
     traced = torch.fx.symbolic_trace(copy.deepcopy(tract))
@@ -92,3 +101,10 @@ def test_fx_keeps_training_with_tract(networks, images):
         network(images).square().mean().backward()
     for name, parameter in tract.named_parameters():
         assert torch.equal(traced.get_parameter(name).grad, parameter.grad), name
+
+
+@pytest.mark.parametrize("networks", ["averaged"], indirect=True)
+def test_fx_refuses_a_layer_with_state(networks):
+    """fx has no place for tensors that are neither parameters nor buffers."""
+    with pytest.raises(NotImplementedError, match="SecondMoment"):
+        torch.fx.symbolic_trace(networks[1])

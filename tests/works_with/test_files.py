@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from trainact import apply_tract, remove_tract
+from trainact import apply_tract, load_tract_state, remove_tract, tract_state
 from works_with_helpers import import_torchvision_or_skip
 
 
@@ -54,7 +54,16 @@ def through_safetensors(state):
 files = pytest.mark.parametrize("store", [through_torch_save, through_safetensors])
 
 
-@pytest.mark.parametrize("options", [{}, {"every": 2}, {"rows": 40}, {"sync": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"every": 2},
+        {"rows": 40},
+        {"sync": True},
+        {"center": True, "relative": True, "moment_decay": 0.9},
+    ],
+)
 @pytest.mark.parametrize(
     "make_copy", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))]
 )
@@ -67,8 +76,9 @@ def test_copies_train_as_the_original_does(make_copy, options):
 
 
 @files
-def test_a_checkpoint_of_tract_is_a_checkpoint_of_the_plain_model(store):
-    model = tract_network()
+@pytest.mark.parametrize("options", [{}, {"center": True, "moment_decay": 0.9}], ids=str)
+def test_a_checkpoint_of_tract_is_a_checkpoint_of_the_plain_model(store, options):
+    model = tract_network(**options)
     train(model)
     plain = network()
     plain.load_state_dict(store(model.state_dict()), strict=True)
@@ -79,14 +89,16 @@ def test_a_checkpoint_of_tract_is_a_checkpoint_of_the_plain_model(store):
 
 
 @files
-def test_training_resumes_from_a_file(store):
-    whole, first = tract_network(), tract_network()
+@pytest.mark.parametrize("options", [{}, {"center": True, "moment_decay": 0.9}], ids=str)
+def test_training_resumes_from_a_file(store, options):
+    whole, first = tract_network(**options), tract_network(**options)
     first.load_state_dict(whole.state_dict())
     train(whole, seed=1)
     train(whole, seed=2)
     train(first, seed=1)
-    second = tract_network()
+    second = tract_network(**options)
     second.load_state_dict(store(first.state_dict()))
+    load_tract_state(second, store(tract_state(first)))
     train(second, seed=2)
     assert_same_state(whole, second)
 

@@ -11,10 +11,13 @@ from cases import assert_close
 from trainact import TrAct, apply_tract
 from trainact.reference import tract_gradient_of_layer
 
+OPTIONS = [{}, {"center": True, "relative": True}]
+options_of_each = pytest.mark.parametrize("options", OPTIONS, ids=str)
 
-def network() -> nn.Sequential:
+
+def network(**options) -> nn.Sequential:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 16, 5))
-    apply_tract(model.double())
+    apply_tract(model.double(), **options)
     return model
 
 
@@ -42,21 +45,24 @@ def assert_same(actual, expected) -> None:
         assert_close(actual[name], target)
 
 
-def test_a_functional_call_trains_the_parameters_it_is_given():
-    model, x = network(), images(6)
+@options_of_each
+def test_a_functional_call_trains_the_parameters_it_is_given(options):
+    model, x = network(**options), images(6)
     expected = backward_grads(model, x)
     given = {name: value.clone().requires_grad_() for name, value in parameters_of(model).items()}
     loss_of(model)(given, x).backward()
     assert_same({name: value.grad for name, value in given.items()}, expected)
 
 
-def test_grad_is_tracts():
-    model, x = network(), images(6)
+@options_of_each
+def test_grad_is_tracts(options):
+    model, x = network(**options), images(6)
     assert_same(grad(loss_of(model))(parameters_of(model), x), backward_grads(model, x))
 
 
-def test_an_ensemble_under_vmap_trains_each_member_with_its_own_rows():
-    models = [network() for _ in range(3)]
+@options_of_each
+def test_an_ensemble_under_vmap_trains_each_member_with_its_own_rows(options):
+    models = [network(**options) for _ in range(3)]
     stacked, buffers = stack_module_state(models)
     base = copy.deepcopy(models[0]).to("meta")
     x = images(3, 6)
@@ -71,8 +77,9 @@ def test_an_ensemble_under_vmap_trains_each_member_with_its_own_rows():
         assert_same({name: value[index] for name, value in grads.items()}, expected)
 
 
-def test_per_sample_gradients_use_per_sample_moments():
-    model, x = network(), images(5)
+@options_of_each
+def test_per_sample_gradients_use_per_sample_moments(options):
+    model, x = network(**options), images(5)
     loss = loss_of(model)
     grads = vmap(grad(lambda p, image: loss(p, image[None])), in_dims=(None, 0))(
         parameters_of(model), x
