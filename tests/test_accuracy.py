@@ -146,3 +146,89 @@ def test_pixels_so_large_that_no_digit_is_left_are_warned_of(cifar_images):
     with pytest.warns(RuntimeWarning, match="no correct digit"):
         error, _ = measure_rows((patches * 16).float())
     assert error > 0.3
+
+
+# --- centred: the same floor, wherever the mean of the pixels lies --------------------------------
+
+
+def measure_centered(
+    layer: nn.Module, x: Tensor, *, relative: bool, **options
+) -> list[tuple[float, float, float]]:
+    """Return, for weight and bias, the same three errors as :func:`measure`."""
+    tract = TrAct(copy.deepcopy(layer), center=True, relative=relative, **options)
+    z = layer(x)
+    grad_z = torch.randn_like(z)
+    z.backward(grad_z)
+    tract(x).backward(grad_z)
+    (rows,) = unfold_rows(x.double(), patches_of_layer(layer))
+    mean = rows.mean(0)
+    rows -= mean
+    covariance = rows.T @ rows / len(rows)
+    damping = 0.1 * covariance.diagonal().mean() if relative else 0.1
+    matrix = covariance + damping * torch.eye(len(covariance)).double()
+    flat = grad_z.double().flatten(0, -2) if isinstance(layer, nn.Linear) else by_rows(grad_z)
+
+    def precondition(grad: Tensor, grad_bias: Tensor) -> tuple[Tensor, Tensor]:
+        weight = torch.linalg.solve(matrix, grad.T).T
+        return weight, grad_bias - weight @ mean
+
+    plain = layer.weight.grad.double().flatten(1), layer.bias.grad.double()
+    of_plain = precondition(plain[0] - plain[1].outer(mean), plain[1])
+    exact = precondition(flat.T @ rows, flat.sum(0))
+    actual = tract.weight.grad.flatten(1), tract.bias.grad
+    return [
+        (relative_error(a, e), relative_error(a, p), relative_error(p, e))
+        for a, p, e in zip(actual, of_plain, exact, strict=True)
+    ]
+
+
+def by_rows(z: Tensor) -> Tensor:
+    return z.double().movedim(1, -1).flatten(0, -2)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(("value_range", "relative"), [("unit", False), ("raw", True)])
+def test_centered_images_need_no_option(cifar_images, name, value_range, relative):
+    """With a relative λ, that also holds for raw pixels."""
+    images = RANGES[value_range](F.interpolate(cifar_images, size=96, mode="bilinear"))
+    size, stride, padding = LAYERS[name]
+    layer = nn.Conv2d(3, 64, size, stride, padding)
+    for in_all, added, inherited in measure_centered(layer, images.float(), relative=relative):
+        assert added <= 3e-4
+        assert in_all <= max(3e-4, 1.1 * inherited)
+
+
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize(
+    "options", [{}, {"every": 2}, {"sync": True}, {"moment_decay": 0.9}], ids=str
+)
+@pytest.mark.parametrize("name", FEW_ROWS)
+def test_few_centered_rows_are_as_exact_as_the_plain_gradients_allow(name, options, relative):
+    """Also far away from zero, where products of rows that are not centred would lose digits."""
+    rows = FEW_ROWS[name]()
+    for x in (rows, rows + 100):
+        layer = nn.Linear(rows.shape[1], 64)
+        for error, _, inherited in measure_centered(layer, x, relative=relative, **options):
+            assert error <= 3 * inherited
+
+
+@pytest.mark.parametrize("shift", [0, 1000])
+def test_many_centered_rows_far_from_zero_keep_their_digits(shift):
+    """Random walks of float32 around 1000: only what the plain gradients lost is lost."""
+    x = walk(3000, 48, 0.3) + shift
+    for in_all, added, inherited in measure_centered(nn.Linear(48, 64), x, relative=True):
+        assert added <= 3e-4
+        assert in_all <= max(3e-4, 1.1 * inherited)
+
+
+def test_few_constant_rows_are_not_warned_of():
+    """Their gradient is small because nothing varies, not because digits were lost."""
+    layer = TrAct(nn.Linear(192, 8), center=True)
+    layer(torch.ones(5, 192)).backward(torch.randn(5, 8))
+    assert layer.weight.grad.norm() < 1e-3
+
+
+def test_few_centered_rows_so_large_that_no_digit_is_left_are_warned_of():
+    layer = TrAct(nn.Linear(768, 8), center=True)
+    with pytest.warns(RuntimeWarning, match="no correct digit"):
+        layer(torch.rand(100, 768) + 1e5).backward(torch.rand(100, 8))

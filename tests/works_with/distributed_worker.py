@@ -28,11 +28,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import trainact
-from trainact import TrAct, TrActError, accumulate, whiten
-from trainact.reference import cut_patches, whitened_weight_of_layer
+from trainact import TrAct, TrActError, accumulate, tract_state, whiten
+from trainact.reference import cut_patches, tract_gradients_of_layer, whitened_weight_of_layer
 
 TIMEOUT = timedelta(seconds=120)
 SHORT_TIMEOUT = timedelta(seconds=5)  # if a rank disappears
+CENTERED = {"center": True, "relative": True}
 CHECKS: dict[str, Callable[[], None]] = {}
 ONLY_ON_TWO_RANKS = {"a_compiled_network_synchronises"}  # slow, and no different on four
 
@@ -65,17 +66,16 @@ def loss(z: Tensor) -> Tensor:
     return z.square().mean()
 
 
-def expected_grads(model: nn.Module, x: Tensor, lam: float = 0.1) -> dict[str, Tensor]:
-    """Return the whole batch's gradients: torch's own, and the stem's times an explicit inverse."""
+def expected_grads(model: nn.Module, x: Tensor, **options) -> dict[str, Tensor]:
+    """Return the whole batch's gradients: torch's own, and the stem's by the reference."""
     twin = network(torch.float64, model[0].out_channels, model[0].groups)
     twin.load_state_dict({key: value.double() for key, value in model.state_dict().items()})
-    loss(twin(x.double())).backward()
-    rows = cut_patches(x.double(), twin[0])
-    groups, num_rows, num_inputs = rows.shape
-    inverse = torch.linalg.inv(rows.mT @ rows / num_rows + lam * torch.eye(num_inputs).double())
-    weight = twin[0].weight
-    weight.grad = (weight.grad.reshape(groups, -1, num_inputs) @ inverse).view_as(weight)
-    return {name: parameter.grad for name, parameter in twin.named_parameters()}
+    z = twin[0](x.double())
+    z.retain_grad()
+    loss(twin[1:](z)).backward()
+    stem = tract_gradients_of_layer(twin[0], x.double(), z.grad, **options)
+    grads = {name: parameter.grad for name, parameter in twin.named_parameters()}
+    return grads | dict(zip(("0.weight", "0.bias"), stem, strict=True))
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -127,14 +127,90 @@ def synchronised_ranks_have_the_whole_batchs_gradient():
 def unequal_local_batches_and_a_rank_without_rows_are_exact():
     x, ranks = batch(), dist.get_world_size()
     for sizes in ([5, 1, 1, 1] if ranks == 4 else [5, 3], [0, 2, 3, 3] if ranks == 4 else [0, 8]):
-        model = network()
-        TrAct(model[0], sync=True)
-        expected = expected_grads(model, x)
-        ddp = DistributedDataParallel(model)
-        local = x.split(sizes)[dist.get_rank()]
-        total = loss(ddp(local)) if len(local) else ddp(local).sum()
-        (total * (ranks * len(local) / len(x))).backward()
-        assert_grads(ddp, expected)
+        for options in ({}, CENTERED):
+            model = network()
+            TrAct(model[0], sync=True, **options)
+            expected = expected_grads(model, x, **options)
+            ddp = DistributedDataParallel(model)
+            local = x.split(sizes)[dist.get_rank()]
+            total = loss(ddp(local)) if len(local) else ddp(local).sum()
+            (total * (ranks * len(local) / len(x))).backward()
+            assert_grads(ddp, expected)
+
+
+@check
+def synchronised_ranks_have_the_whole_batchs_centered_gradients():
+    for options in ({"center": True}, {"relative": True}, {"center": "batchnorm"}, CENTERED):
+        for groups in (1, 2):
+            model = network(groups=groups)
+            TrAct(model[0], sync=True, **options)
+            x = batch()
+            x[:4] += 3  # the ranks have other means
+            expected = expected_grads(model, x, **options)
+            ddp = DistributedDataParallel(model)
+            loss(ddp(mine(x))).backward()
+            assert_grads(ddp, expected)
+
+
+@check
+def few_synchronised_rows_are_as_exact_as_on_one_rank():
+    """Within three times the error that PyTorch's own float32 gradient has after the inverse."""
+    sys.path.append(str(Path(__file__).parents[1]))
+    from test_accuracy import FEW_ROWS, relative_error
+
+    for make_rows in FEW_ROWS.values():
+        torch.manual_seed(0)
+        x = make_rows()
+        grad_z, plain = torch.randn(len(x), 64), nn.Linear(x.shape[1], 64)
+        one, layer = (TrAct(copy.deepcopy(plain), sync=True) for _ in range(2))
+        plain(x).backward(grad_z)
+        one(x).backward(grad_z)  # every rank has all rows, which changes no mean
+        layer(mine_of_rows(x)).backward(mine_of_rows(grad_z))
+        dist.all_reduce(layer.weight.grad)
+        rows = x.double()
+        inverse = (rows.T @ rows / len(x) + 0.1 * torch.eye(x.shape[1]).double()).inverse()
+        exact = grad_z.double().T @ rows @ inverse
+        floor = relative_error(plain.weight.grad.double() @ inverse, exact)
+        assert relative_error(layer.weight.grad, exact) <= 3 * floor
+        assert relative_error(layer.weight.grad, one.weight.grad.double()) <= 3 * floor
+
+
+@check
+def a_moving_average_is_that_of_the_whole_batches():
+    """Averaged after the sum over ranks, with ``sync`` and with ``accumulate``; bit-equal on all."""
+    for options in ({}, CENTERED):
+        for pooled in (False, True):
+            single, model = network(), network()
+            TrAct(single[0], moment_decay=0.8, **options)
+            TrAct(model[0], moment_decay=0.8, sync=not pooled, **options)
+            ddp = DistributedDataParallel(model)
+            for seed in range(3):
+                x = batch(seed=seed)
+                single.zero_grad()
+                ddp.zero_grad()
+                with caught_warnings():
+                    loss(single(x)).backward()
+                with accumulate(ddp) if pooled else contextlib.nullcontext():
+                    loss(ddp(mine(x))).backward()
+                assert_grads(ddp, {name: p.grad for name, p in single.named_parameters()})
+            for name, value in tract_state(model).items():
+                difference = (value - tract_state(single)[name]).norm()
+                assert difference <= 1e-12 * value.norm(), name
+                copies = [torch.empty_like(value) for _ in range(dist.get_world_size())]
+                dist.all_gather(copies, value)
+                assert all(torch.equal(copies[0], other) for other in copies), name
+
+
+@check
+def a_rank_without_a_gradient_keeps_the_same_average():
+    model, x = network(), batch()
+    TrAct(model[0], moment_decay=0.8)
+    with accumulate(model):
+        if dist.get_rank() == 0:
+            loss(model(x)).backward()
+    rows = cut_patches(x, model[0])
+    average = tract_state(model)["0.average.total"]
+    assert (average - rows.mT @ rows / rows.shape[1]).norm() <= 1e-12 * average.norm()
 
 
 @check
@@ -165,14 +241,15 @@ def without_sync_the_ranks_gradients_are_averaged():
 
 @check
 def accumulation_sums_the_moments_over_ranks():
-    for options in ({}, {"sync": True}):
+    for options in ({}, {"sync": True}, CENTERED):
         for settings in ({}, {"gradient_as_bucket_view": True}, {"static_graph": True}):
             model = network()
             TrAct(model[0], **options)
             ddp = DistributedDataParallel(model, **settings)
             for seed in (2, 3):
                 x = batch(images=16, seed=seed)
-                expected = expected_grads(model, x)
+                relevant = {name: value for name, value in options.items() if name != "sync"}
+                expected = expected_grads(model, x, **relevant)
                 ddp.zero_grad()
                 parts = mine(x).chunk(2)
                 with accumulate(ddp):
@@ -321,14 +398,15 @@ def an_extra_forward_on_one_rank_does_not_deadlock():
 
 @check
 def a_compiled_network_synchronises():
-    for options in ({"sync": True}, {}):
+    for options in ({"sync": True}, {"sync": True, **CENTERED}, {}):
         model = network()
         TrAct(model[0], **options)
         ddp = DistributedDataParallel(model)
         compiled = torch.compile(ddp, backend="aot_eager")
         for seed in (2, 3):
             x = batch(seed=seed)
-            expected = expected_grads(model, x)
+            relevant = {name: value for name, value in options.items() if name != "sync"}
+            expected = expected_grads(model, x, **relevant)
             ddp.zero_grad()
             with contextlib.nullcontext() if options else accumulate(ddp):
                 loss(compiled(mine(x))).backward()
@@ -428,10 +506,10 @@ VARIANTS = [(stem_too, first) for stem_too in (False, True) for first in (False,
 @check
 def a_sharded_network_synchronises():
     for stem_too, tract_first in VARIANTS:
-        for outputs in (4, 3):  # 3 rows on 4 ranks: one shard is empty
-            model = sharded(stem_too, tract_first, outputs, sync=True)
+        for outputs, options in ((4, {}), (3, {}), (4, CENTERED), (3, CENTERED)):
+            model = sharded(stem_too, tract_first, outputs, sync=True, **options)
             for seed in (2, 3):
-                expected = expected_grads(network(outputs=outputs), batch(seed=seed))
+                expected = expected_grads(network(outputs=outputs), batch(seed=seed), **options)
                 model.zero_grad()
                 loss(model(mine(batch(seed=seed)))).backward()
                 assert isinstance(model[0].weight.grad, DTensor)
@@ -439,12 +517,33 @@ def a_sharded_network_synchronises():
 
 
 @check
+def a_sharded_network_averages_the_moment():
+    single, model = network(), sharded(True, True, sync=True, moment_decay=0.8, **CENTERED)
+    TrAct(single[0], moment_decay=0.8, **CENTERED)
+    for seed in range(3):
+        single.zero_grad()
+        model.zero_grad()
+        with caught_warnings():
+            loss(single(batch(seed=seed))).backward()
+        with accumulate(model) if seed == 1 else contextlib.nullcontext():
+            loss(model(mine(batch(seed=seed)))).backward()
+        assert_grads(model, {name: p.grad for name, p in single.named_parameters()})
+
+
+@check
 def a_sharded_network_accumulates():
     for stem_too, tract_first in VARIANTS:
-        for outputs, groups in ((4, 1), (3, 1), (4, 2), (6, 2)):
-            model = sharded(stem_too, tract_first, outputs, groups)
+        for outputs, groups, options in (
+            (4, 1, {}),
+            (3, 1, {}),  # 3 outputs on 4 ranks: one shard is empty
+            (4, 2, {}),
+            (6, 2, {}),
+            (3, 1, CENTERED),
+            (6, 2, CENTERED),
+        ):
+            model = sharded(stem_too, tract_first, outputs, groups, **options)
             x = batch(images=16)
-            expected = expected_grads(network(outputs=outputs, groups=groups), x)
+            expected = expected_grads(network(outputs=outputs, groups=groups), x, **options)
             for delayed in (False, True):
                 model.zero_grad()
                 with torch.no_grad():
