@@ -143,7 +143,17 @@ class _NoFloat64(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.parametrize("options", [{}, {"rows": 7}, {"every": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"rows": 7},
+        {"every": 2},
+        {"center": "batchnorm", "relative": True},
+        {"center": "batchnorm", "rows": 7, "moment_decay": 0.9},
+    ],
+    ids=str,
+)
 def test_a_device_without_float64_needs_no_option(case: Case, options, monkeypatch):
     monkeypatch.setattr(trainact.options, "has_float64", lambda device: False)
     layer, x = TrAct(case.make(), **options), torch.randn(case.shape)

@@ -51,6 +51,21 @@ class _DropStrings(ast.NodeTransformer):
 
 
 @pytest.mark.parametrize(
+    "move", [lambda m: m.to("meta"), lambda m: m.half(), lambda m: m.to_empty(device="meta")]
+)
+def test_every_move_of_a_module_calls_apply_once_for_each_layer(move):
+    calls = []
+
+    class Watched(nn.Linear):
+        def _apply(self, fn, recurse=True):
+            calls.append(recurse)
+            return super()._apply(fn, recurse)
+
+    move(nn.Sequential(Watched(3, 2), nn.ReLU()))
+    assert calls == [True]
+
+
+@pytest.mark.parametrize(
     "layer", [nn.Conv1d(4, 2, 3), nn.Conv2d(4, 2, 3), nn.Conv3d(4, 2, 3)], ids=lambda m: type(m).__name__
 )  # fmt: skip
 def test_every_convolution_has_the_base_class_and_its_forward_calls_conv_forward(layer):
