@@ -77,6 +77,17 @@ def test_records_already_there_stay_and_copies_are_skipped(runs, tmp_path, capsy
     assert set(before["records.jsonl"].splitlines()) < set(lines)
 
 
+def test_the_path_of_the_data_is_not_published(tmp_path):
+    record = make_record("plain", 2, 0, 55)
+    record["recipe"]["data"] = {"folder": str(tmp_path / "photos")}
+    write_record(tmp_path / "runs" / OWN, record)
+    assert collect(tmp_path / "runs" / OWN, "--into", tmp_path / OWN) == 0
+    assert str(tmp_path) not in (tmp_path / OWN / "records.jsonl").read_text()
+    (run,) = find_runs([tmp_path / OWN])
+    assert run.damage is None or not run.damage
+    assert run.record["recipe"]["data"] == {"folder": "photos"}
+
+
 def test_another_record_of_the_same_run_needs_replace(runs, tmp_path, capsys):
     into = tmp_path / OWN
     collect(runs / OWN, "--into", into)
