@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tools.rivals import FIRST, OTHERS, RECIPES, TUNED
 from trainact.errors import TrActValueError
-from trainact.lab.analysis.answers import Difference, TimeRatio, answer
+from trainact.lab.analysis.answers import Difference, answer
 from trainact.lab.analysis.studies import find_studies
 from trainact.lab.recipes.arms import BASELINE, PLAIN, Arm
 from trainact.lab.records.record import Record
@@ -22,8 +22,8 @@ __all__ = ["RecipeResult", "read_rivals", "write_rivals"]
 
 TRACT, BEST = "tract-0.1", "eigen+tract-0.1"
 SLOW = ("eigen+frozen", "eigen+tract-0.1+lr-0.1", "eigen+lr-0.1")
-NEEDED = 3
-"""Recipes on which ``BEST`` must beat ``TRACT`` for the first snippet of the README to show it."""
+NEEDED, SEEDS = 3, 3
+"""Recipes on which ``BEST`` must beat ``TRACT``, and seeds on each, before the rule decides."""
 NO_RECORD = "No records yet."
 
 
@@ -38,7 +38,6 @@ class RecipeResult:
     to_plain: dict[str, Difference]  # by the name of the arm
     to_tract: dict[str, Difference]
     to_best: dict[str, Difference]  # to eigen+tract-0.1
-    times: dict[str, TimeRatio]  # of an epoch, relative to plain
 
 
 def read_rivals(results: Path) -> list[RecipeResult]:
@@ -77,7 +76,6 @@ def _read_result(name: str, budget: int, records: Sequence[Record]) -> RecipeRes
         {d.arm.name: d for d in answers.differences},
         _compare_with(TRACT, records),
         _compare_with(BEST, records),
-        {ratio.arm.name: ratio for ratio in answers.time_ratios},
     )
 
 
@@ -138,16 +136,15 @@ def _format_difference(difference: Difference | None) -> str:
 
 
 def _render_summary(results: Sequence[RecipeResult]) -> str:
-    """Return for each arm its mean gain over the recipes, its wins and losses, and its cost."""
+    """Return for each arm its mean gain over the recipes, its wins and its losses."""
     head = (
         *("arm", "recipes", "mean gain", "better than plain", "worse than plain"),
-        *("better than TrAct", "worse than TrAct", "epoch time / plain"),
+        *("better than TrAct", "worse than TrAct"),
     )
     rows = []
     for arm in _list_arms(results):
         gains = [r.to_plain[arm.name] for r in results if arm.name in r.to_plain]
         over = [r.to_tract[arm.name] for r in results if arm.name in r.to_tract]
-        times = [r.times[arm.name].ratio for r in results if arm.name in r.times]
         if not gains:
             continue
         rows.append(
@@ -157,7 +154,6 @@ def _render_summary(results: Sequence[RecipeResult]) -> str:
                 f"{statistics.fmean(gain.mean for gain in gains):+.2f}",
                 *(str(sum(map(test, gains))) for test in (_wins, _loses)),
                 *(str(sum(map(test, over))) if over else "-" for test in (_wins, _loses)),
-                f"{statistics.median(times):.2f}×" if times else "-",
             )
         )
     return render_markdown(Grid("", head, tuple(rows)))
@@ -177,11 +173,15 @@ def _describe_verdict(results: Sequence[RecipeResult]) -> str:
     if not over:
         return NO_RECORD
     won = [name for name, difference in over.items() if _wins(difference)]
-    verdict = "is met" if len(won) >= NEEDED else "is not met"
+    seeds = min(difference.n for difference in over.values())
+    verdict = "the rule is met" if len(won) >= NEEDED else "the rule is not met"
+    if seeds < SEEDS or len(over) < len(RECIPES):
+        verdict = f"the rule is not decided before all recipes have {count(SEEDS, 'seed')}"
     where = f" ({', '.join(won)})" if won else ""
     return (
         f"`{BEST}` is better than `{TRACT}`, with its 95 % interval above 0, on {len(won)} of the "
-        f"{count(len(over), 'recipe')} run so far{where}: the rule {verdict}."
+        f"{count(len(over), 'recipe')} run so far{where}, with {count(seeds, 'seed')} or more on "
+        f"each: {verdict}."
     )
 
 

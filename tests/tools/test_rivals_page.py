@@ -21,18 +21,18 @@ def write_results(folder, name, accuracies, budget=4):
     records = []
     for arm, values in accuracies.items():
         for seed, accuracy in enumerate(values):
-            record = make_record(arm, budget, seed, accuracy, seconds=4.0 if arm == "plain" else 5)
+            record = make_record(arm, budget, seed, accuracy)
             for table, fields in PARTS[arm].items():
                 record["recipe"].setdefault(table, {}).update(fields)
             record["recipe"]["tract"].setdefault("lam", 0.1)
             records.append({**record, "seal": seal(record)})
-    (folder / name).mkdir()
+    (folder / name).mkdir(exist_ok=True)
     write_records(folder / name / RECORDS, records)
 
 
 @pytest.fixture
 def results(tmp_path):
-    for name in RECIPES[:3]:
+    for name in RECIPES:
         write_results(
             tmp_path,
             name,
@@ -57,19 +57,29 @@ def test_differences_to_plain_and_to_tract_are_paired(results):
 
 def test_the_rule_counts_the_recipes_on_which_the_start_adds_to_tract(results):
     verdict = write_rivals(read_rivals(results))["rivals-verdict"]
-    assert "on 3 of the 3 recipes run so far" in verdict
-    assert verdict.endswith("the rule is met.")
-    for name in RECIPES[:1]:
+    assert "on 5 of the 5 recipes run so far" in verdict
+    assert verdict.endswith("with 3 seeds or more on each: the rule is met.")
+    (results / RECIPES[0] / RECORDS).unlink()
+    verdict = write_rivals(read_rivals(results))["rivals-verdict"]
+    assert verdict.endswith("the rule is not decided before all recipes have 3 seeds.")
+
+
+def test_the_rule_is_not_met_with_wins_on_two_recipes(results):
+    arms = {"plain": [50.0, 51, 52], "tract-0.1": [53.0, 54, 55], "eigen+tract-0.1": [53.0, 54, 56]}
+    for name in RECIPES[2:]:
         (results / name / RECORDS).unlink()
-    assert write_rivals(read_rivals(results))["rivals-verdict"].endswith("the rule is not met.")
+        write_results(results, name, arms)
+    verdict = write_rivals(read_rivals(results))["rivals-verdict"]
+    assert "on 2 of the 5 recipes" in verdict
+    assert verdict.endswith("the rule is not met.")
 
 
-def test_wins_losses_and_time_are_summed_up(results):
+def test_wins_and_losses_are_summed_up(results):
     tables = write_rivals(read_rivals(results))
-    assert "| `eigen+tract-0.1` | 3 | +5.00 | 3 | 0 | 3 | 0 | 1.25× |" in tables["rivals-summary"]
-    assert "| `eigen+frozen` | 3 | -1.00 | 0 | 3 | 0 | 3 | 1.25× |" in tables["rivals-summary"]
-    assert tables["rivals-losses"].count("`eigen+frozen` against plain -1.00") == 3
-    assert tables["rivals-losses"].count("`eigen+frozen` against TrAct") == 3
+    assert "| `eigen+tract-0.1` | 5 | +5.00 | 5 | 0 | 5 | 0 |" in tables["rivals-summary"]
+    assert "| `eigen+frozen` | 5 | -1.00 | 0 | 5 | 0 | 5 |" in tables["rivals-summary"]
+    assert tables["rivals-losses"].count("`eigen+frozen` against plain -1.00") == 5
+    assert tables["rivals-losses"].count("`eigen+frozen` against TrAct") == 5
     assert "`eigen+frozen` against `eigen+tract-0.1`: -6.00 points" in tables["rivals-slow"]
 
 
