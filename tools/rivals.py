@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainact.lab.commands.tune import find_tuning_file, tune
+from trainact.lab.data import load_data
+from trainact.lab.data.images import DataError
 from trainact.lab.recipes.arms import Arm, make_lr_arm, parse_arms
 from trainact.lab.recipes.experiment import Experiment, find_experiment
 from trainact.lab.recipes.parts import FIRST_LAYER_LR
 from trainact.lab.recipes.recipe import change_recipe, identify
 from trainact.lab.recipes.tuning import read_tuning
+from trainact.lab.records.record import Record
 from trainact.lab.records.results import ARM_TUNING, RECORDS, read_lines
 from trainact.lab.running.display import Display, choose_display
 from trainact.lab.running.plan import PlannedRun, place_runs
@@ -27,7 +30,7 @@ from trainact.lab.text import count
 
 __all__ = [
     *("FIRST", "OTHERS", "RECIPES", "STAGES", "TUNED"),
-    *("Stage", "Trial", "find_committed", "main"),
+    *("Stage", "Trial", "main", "read_committed"),
 ]
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -79,7 +82,12 @@ class Trial:
         Arms of ``TUNED`` that are not tuned yet are left out.
         """
         experiments = self._list_experiments()
-        committed = {e.name: find_committed(self.results / e.name) for e in experiments}
+        committed = {
+            experiment.name: {
+                record["recipe_id"] for record in read_committed(self.results / experiment.name)
+            }
+            for experiment in experiments
+        }
         runs: list[PlannedRun] = []
         for seed in stage.seeds:
             for experiment in experiments:
@@ -88,6 +96,23 @@ class Trial:
                 missing = [run for run in whole if identify(run) not in committed[name]]
                 runs += place_runs(missing, self.out / name, name)
         return runs
+
+    def check_data(self) -> None:
+        """Check that the data sets are those of the committed records.
+
+        Raises:
+            DataError: a data set is another one, so its runs could not be paired.
+        """
+        for experiment in self._list_experiments():
+            records = list(read_committed(self.results / experiment.name))
+            known = {record["data"]["fingerprint"] for record in records}
+            data = load_data(experiment.recipe.data) if known else None
+            if data is not None and data.fingerprint not in known:
+                raise DataError(
+                    f"{data.name} is not the data set of the committed records of "
+                    f"{experiment.name}, so new runs could not be compared with them; give the "
+                    "complete one with --data."
+                )
 
     def tune_missing(self, stage: Stage, jobs: int, display: Display) -> None:
         """Tune the arms of a stage that need it and are not tuned yet, with seed 0."""
@@ -131,11 +156,12 @@ class Trial:
         return None
 
 
-def find_committed(folder: Path) -> set[str]:
-    """Return the identities of the recipes that have a record in a folder of results."""
+def read_committed(folder: Path) -> Iterator[Record]:
+    """Yield the records in a folder of results."""
     path = folder / RECORDS
-    runs = read_lines(path) if path.exists() else []
-    return {run.record["recipe_id"] for run in runs if run.record is not None}
+    for run in read_lines(path) if path.exists() else ():
+        if run.record is not None:
+            yield run.record
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -155,6 +181,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_known(recipes, RECIPES, "recipe of the trial")
     data = Path(arguments.data) if arguments.data else None
     trial = Trial(arguments.out, data=data, recipes=recipes)
+    if not arguments.dry_run:
+        trial.check_data()
     display, results = choose_display(), list[RunResult]()
     for number, stage in enumerate(STAGES[: arguments.stages], start=1):
         if not arguments.dry_run:

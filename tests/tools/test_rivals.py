@@ -7,12 +7,14 @@ import pytest
 from lab_helpers import HERE
 from result_folders import find_records
 from tools import rivals
-from tools.rivals import FIRST, OTHERS, RECIPES, STAGES, TUNED, Stage, Trial, find_committed
+from tools.rivals import FIRST, OTHERS, RECIPES, STAGES, TUNED, Stage, Trial, read_committed
 from trainact.errors import TrActValueError
+from trainact.lab.data.images import DataError
 from trainact.lab.recipes.arms import parse_arms
 from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.recipes.recipe import identify
-from trainact.lab.records.results import RECORDS, find_runs, write_records
+from trainact.lab.records.record import seal
+from trainact.lab.records.results import RECORDS, write_records
 from trainact.lab.running.display import Display
 
 
@@ -53,17 +55,15 @@ def write_chosen(folder, name, factors):
 
 
 def test_runs_with_a_committed_record_are_not_planned():
-    planned = {
-        (run.member, run.recipe.arm, run.recipe.run.seed)
-        for run in Trial(rivals.RESULTS).plan(STAGES[0])
-    }
-    committed = [run.record for run in find_runs([rivals.RESULTS]) if run.record and not run.tuning]
-    assert ("cifar10-cpu-vit-sgd", "plain", 0) not in planned
-    for record in committed:
-        for name in RECIPES:
-            if record["recipe_id"] in find_committed(rivals.RESULTS / name):
-                assert (name, record["arm"], record["seed"]) not in planned
-    assert find_committed(rivals.RESULTS / "none") == set()
+    runs = Trial(rivals.RESULTS).plan(STAGES[0])
+    planned = {(run.member, identify(run.recipe)) for run in runs}
+    names = {(run.member, run.recipe.arm, run.recipe.run.seed) for run in runs}
+    assert ("cifar10-cpu-vit-sgd", "plain", 0) not in names
+    for name in RECIPES:
+        committed = list(read_committed(rivals.RESULTS / name))
+        assert len(committed) >= 12
+        assert not planned & {(name, record["recipe_id"]) for record in committed}
+    assert list(read_committed(rivals.RESULTS / "none")) == []
 
 
 def test_an_arm_of_its_own_optimizer_waits_for_its_factor(tmp_path, monkeypatch):
@@ -134,5 +134,10 @@ def test_the_trial_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
     assert len(trial.plan(rivals.STAGES[0])) == 3
     assert rivals.main([*words, "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("stage 1: 0 runs to do\nstage 2: 6 runs to do\n")
+    trial.check_data()
+    record = records[0] | {"data": records[0]["data"] | {"fingerprint": "other"}}
+    write_records(tmp_path / "results" / "small" / RECORDS, [record | {"seal": seal(record)}])
+    with pytest.raises(DataError, match="photos is not the data set of the committed records of s"):
+        trial.check_data()
     with pytest.raises(TrActValueError, match="unknown recipe of the trial 'photos'"):
         rivals.main(["--recipes", "photos"])

@@ -138,9 +138,15 @@ def test_the_seed_changes_weights_and_order(tmp_path):
         {"tract__enabled": False, "optimizer__first_layer_name": "foof", "run__accumulation": 2},
         {"tract__enabled": False, "optimizer__first_layer_name": "asgo"},
         {"tract__enabled": False, "optimizer__first_layer_name": "muon"},
+        {
+            "tract__center": True,
+            "tract__relative": True,
+            "tract__moment_decay": 0.9,
+            "run__accumulation": 2,
+        },
     ],
     ids=["sgd", "dropout-ema", "adam-accumulation", "two-optimizers", "bf16-clip", "deit", "speed", "mac",
-         "muon-body", "foof", "asgo", "muon-stem"],
+         "muon-body", "foof", "asgo", "muon-stem", "average"],
 )  # fmt: skip
 def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path, monkeypatch, changes):
     monkeypatch.setattr(train_module, "REPORT_EVERY", 4)
@@ -288,9 +294,13 @@ def test_compiled_training_agrees_with_eager(tmp_path, changes):
 
 
 def test_killed_at_random_moments_the_command_ends_with_the_same_numbers(tmp_path):
-    """kill -9, several times, then the same command: bit for bit what one run gives."""
+    """kill -9, several times, then the same command: bit for bit what one run gives.
+
+    Also with a start of the first layer, and an average that TrAct keeps from step to step.
+    """
     recipe = make_quick(model__name="small_models:make_noisy", schedule__epochs=60,
-                        data__train_images=640)  # fmt: skip
+                        data__train_images=640, model__start="eigen", tract__center=True,
+                        tract__moment_decay=0.9)  # fmt: skip
     whole = train(recipe, tmp_path / "whole", ignore)
     file = tmp_path / "recipe.toml"
     write_recipe(recipe, file)

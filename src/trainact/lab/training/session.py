@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from trainact import accumulate
+from trainact import accumulate, load_tract_state, tract_state
 from trainact.errors import TrActValueError
 from trainact.lab.metric import ACCURACY, Metric
 from trainact.lab.models.build import build_recipe_model, hash_weights, load_initial_weights
@@ -252,12 +252,13 @@ class Session:
 
     def state(self) -> dict[str, Any]:
         """Return the part of a checkpoint that `load` reads; every rank must call this."""
-        states = [capture_states()]
+        states, moments = [capture_states()], [tract_state(self.network)]
         if self.place.ranks > 1:
-            states = gather_object(states)
+            states, moments = gather_object(states), gather_object(moments)
         scaler = self.accelerator.scaler
         return {
             "network": self.network.state_dict(),
+            "tract": moments,
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "rule": None if self.rule is None else self.rule.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
@@ -284,6 +285,8 @@ class Session:
                 "restore the old file, or choose another --out to start again."
             )
         self.network.load_state_dict(state["network"])
+        moments = state.get("tract", [{}])
+        load_tract_state(self.network, moments[min(self.place.rank, len(moments) - 1)])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         if self.rule is not None:
