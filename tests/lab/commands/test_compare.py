@@ -50,20 +50,27 @@ def test_the_same_command_again_runs_nothing_and_a_further_seed_only_itself(tmp_
 
 
 def test_jobs_side_by_side_give_the_same_numbers(tmp_path, capsys):
-    one = [*SMALL, "--epochs", "2", "--seeds", "0", "run.device=cpu"]
+    one = [*SMALL, "--epochs", "2", "--seeds", "0", "run.device=cpu",
+           "--arms", "plain,eigen+tract,eigen+frozen"]  # fmt: skip
     compare(capsys, *one, "--out", str(tmp_path / "one"))
     process = start("trainact.lab", "compare", *one, "--jobs", "2", "--out", str(tmp_path / "two"))
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
-    losses = [
-        sorted(
-            json.loads(path.read_text())["epochs"][-1]["train_loss"]
-            for path in (tmp_path / part).glob("runs/*/record.json")
-        )
+    one, two = (
+        [json.loads(p.read_text()) for p in sorted((tmp_path / part).glob("runs/*/record.json"))]
         for part in ("one", "two")
-    ]
+    )
+    losses = [[record["epochs"][-1]["train_loss"] for record in part] for part in (one, two)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
-    assert "TrAct λ=0.1" in out
+    arms = [record["arm"] for record in one]
+    assert arms == [record["arm"] for record in two] == ["eigen+frozen", "eigen+tract-0.1", "plain"]
+    assert {record["model"]["initial_weights"] for record in one + two} == {
+        one[2]["model"]["trained_from"]
+    }
+    for part in (one, two):
+        assert len({record["model"]["trained_from"] for record in part}) == 2
+    assert "eigen start, TrAct λ=0.1" in out
+    assert "eigen start, frozen" in out
 
 
 @pytest.mark.parametrize(
