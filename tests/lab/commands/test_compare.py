@@ -83,7 +83,7 @@ def test_jobs_side_by_side_give_the_same_numbers(tmp_path, capsys):
         (["--model", "small_models:make_nothing"], "module small_models has no function"),
         (["--model", "small_models:make_number"], "returned a float, not an nn.Module"),
         (["--data", "photo"], "photos"),
-        (["--arms", "plane"], "there is no arm 'plane'"),
+        (["--arms", "plane"], "unknown arm 'plane'; did you mean 'plain'"),
         (["--epochs", "x"], "--epochs takes whole numbers"),
         (["--epochs", "0"], "schedule.epochs must be positive"),
         (["--lam", "-1"], "--lam takes positive numbers"),
@@ -142,8 +142,8 @@ def test_run_does_the_runs_of_a_file_and_dry_run_none(tmp_path, capsys):
         for part in ("out", "again")
     ]
     assert records[0]["epochs"][0]["train_loss"] == records[1]["epochs"][0]["train_loss"]
-    assert cli.main(["run", "photos", "--arms", "tract-9"]) == 2
-    assert "unknown arm of photos 'tract-9'" in capsys.readouterr().err
+    assert cli.main(["run", "photos", "--arms", "trct-9", "--dry-run"]) == 2
+    assert "unknown arm 'trct-9'; did you mean 'tract" in capsys.readouterr().err
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):
