@@ -70,7 +70,7 @@ def _is_large(name):
 
 def test_every_large_recipe_is_shrunk_to_small_pictures():
     large = [name for name in list_experiments() if _is_large(name)]
-    assert len(large) == 21
+    assert len(large) == 23
     for name in large:
         small = shrink(find_experiment(name)).recipe
         assert small.data.name == "photos"
