@@ -134,7 +134,7 @@ def draw_lams(answers: Answers) -> Figure:
     Bars and the band around plain are standard deviations over seeds.
     """
     with mpl.rc_context(STYLE):
-        figure = _make_figure(answers, 1)
+        figure = _make_figure(answers, 1, labels=2 * len(answers.budgets))
         axis = figure.subplots()
         for number, budget in enumerate(answers.budgets):
             colour = COLOURS[number % len(COLOURS)]
@@ -279,8 +279,9 @@ def _style(answers: Answers, arm: Arm) -> dict[str, Any]:
     return {"color": COLOURS[number], "linestyle": styles[repeats % len(styles)]}
 
 
-def _make_figure(answers: Answers, panels: int) -> Figure:
-    extra = 0.24 * len(answers.arms)
+def _make_figure(answers: Answers, panels: int, labels: int | None = None) -> Figure:
+    """Return a figure with room for a legend of so many labels; by default one for each arm."""
+    extra = 0.24 * (len(answers.arms) if labels is None else labels)
     figure = Figure(figsize=(WIDTH, HEIGHT * panels + extra), layout="constrained")
     if answers.kind == "smoke":
         warning = textwrap.fill(SMOKE_WARNING, TITLE_WIDTH)
