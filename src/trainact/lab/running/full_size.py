@@ -33,6 +33,8 @@ __all__ = ["StepMemory", "choose_runs", "measure_step"]
 
 STEPS = 2
 """The optimizer allocates its state in the first step, so the second one needs more memory."""
+MOST_STEPS = 20
+"""With fp16 the first steps overflow and are skipped; they do not count."""
 GIB = 1024**3
 KIB_OR_BYTE = 1 if sys.platform == "darwin" else 1024
 """The unit of ``ru_maxrss``."""
@@ -109,8 +111,11 @@ def _take_steps(recipe: Recipe, counts: ImageCounts, accelerator: Accelerator, f
     session = find_session(data)(recipe, data, accelerator)
     session.network.train()
     [(share, images)] = session.batches.read(0, 0)
-    for step in range(STEPS):
-        session.take_step(share, images, step)
+    taken = 0
+    for step in range(MOST_STEPS):
+        taken += float(session.take_step(share, images, step)[-1]) > 0  # its gradient was finite
+        if taken == STEPS:
+            break
     rest = 0
     if isinstance(data.train, ImageTensor):
         rest = max(counts.train - len(data.train), 0) * data.train.images[0].nbytes
