@@ -10,8 +10,9 @@ PIP     = $(BIN)/pip --disable-pip-version-check install --quiet --constraint co
 demo: $(STAMP)
 	$(BIN)/trainact compare --jobs 2
 
+# One process per core, each with one thread; a file's tests stay in one process.
 test: check
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 test-thorough: $(STAMP)
 	TRAINACT_HYPOTHESIS=thorough $(BIN)/python -m pytest tests/test_properties.py
