@@ -130,7 +130,7 @@ NETWORKS = (
     NetworkCase("CIFAR ResNet-18, batch 128", _make_cifar_resnet, (128, 3, 32, 32)),
     NetworkCase("CIFAR ViT, batch 32", CifarViT, (32, 3, 32, 32)),
     NetworkCase("ResNet-18 at 224, batch 8", _make_resnet("resnet18"), (8, 3, 224, 224)),
-    NetworkCase("ResNet-50 at 224, batch 4", _make_resnet("resnet50"), (4, 3, 224, 224)),
+    NetworkCase("ResNet-50 at 224, batch 8", _make_resnet("resnet50"), (8, 3, 224, 224)),
     NetworkCase("ViT-S/16 at 224, batch 4", _make_vit_s, (4, 3, 224, 224)),
 )
 GPU_NETWORKS = (

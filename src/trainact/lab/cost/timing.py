@@ -1,6 +1,7 @@
 """Time and memory of several functions, measured in turns so that noise of the machine cancels."""
 
 import os
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -79,8 +80,9 @@ def compare_times(
 ) -> dict[str, list[float]]:
     """Return the milliseconds of each function in each round, after one round of warm-up.
 
-    The functions take turns within a round, and the order rotates from round to round. So sample i
-    of one and sample i of another were taken under the same load: compare their ratio.
+    The functions take turns within a round, so sample i of one and sample i of another were taken
+    under the same load: compare their ratio. Every round has its own random order, because a
+    function leaves the memory allocator in a state that makes the next one faster or slower.
     """
     names = list(work)
     for name in names:
@@ -88,7 +90,7 @@ def compare_times(
     times: dict[str, list[float]] = {name: [] for name in names}
     started = time.perf_counter()
     for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+        for name in random.Random(turn).sample(names, len(names)):
             times[name].append(time_call(work[name]))
         progress()
         if turn + 1 >= FEWEST_ROUNDS and time.perf_counter() - started > LONG_CONTEST:
@@ -133,21 +135,19 @@ def compare_with_control(
 ) -> Contest:
     """Compare the times with those of ``plain``, which runs twice in each round.
 
-    The second run comes after the first other function, so the two are not neighbours. If the
-    interval of their ratio is too wide, ``rounds`` more rounds follow, up to ``repeats`` times.
+    If the interval of the ratio of the two is too wide, ``rounds`` more rounds follow, up to
+    ``repeats`` times.
     """
-    others = [name for name in work if name != "plain"]
-    order = ["plain", *others[:1], CONTROL, *others[1:]]
-    entrants = {name: work["plain" if name == CONTROL else name] for name in order}
-    times: dict[str, list[float]] = {name: [] for name in order}
+    entrants = {**work, CONTROL: work["plain"]}
+    times: dict[str, list[float]] = {name: [] for name in entrants}
     meter = _LoadMeter()
     for attempt in range(1, repeats + 2):
         measured = compare_times(entrants, rounds, progress if attempt == 1 else lambda: None)
-        for name in order:
+        for name in times:
             times[name] += measured[name]
         control = divide(times[CONTROL], times["plain"])
         contest = Contest(
-            {name: times[name] for name in order if name != CONTROL},
+            {name: times[name] for name in work},
             control,
             attempt,
             meter.stop(),
