@@ -20,6 +20,8 @@ from trainact.torch_internals import (
     TorchDispatchMode,
     find_backward_id,
     find_custom_operator,
+    has_autocast,
+    is_exporting,
     is_inside_transform,
     is_transform_tensor,
     is_wrapper_tensor,
@@ -89,6 +91,28 @@ def test_a_transform_is_seen_inside_and_not_outside(transform):
     assert seen == [(True, True)]
     assert not is_inside_transform()
     assert not is_transform_tensor(x)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_is_seen_inside_and_not_outside(strict):
+    class Probe(nn.Module):
+        def forward(self, x):
+            return x + 1 if is_exporting() else x + 2
+
+    x = torch.zeros(3)
+    assert not is_exporting()
+    exported = torch.export.export(Probe(), (x,), strict=strict).module()
+    assert torch.equal(exported(x), x + 1)
+    assert torch.equal(torch.compile(Probe(), backend="eager", fullgraph=True)(x), x + 2)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda", "meta"])
+def test_a_compiled_function_knows_where_autocast_exists(kind):
+    def ask(x):
+        return x + int(has_autocast(kind))
+
+    compiled = torch.compile(ask, backend="eager", fullgraph=True)
+    assert compiled(torch.zeros(())).item() == torch.amp.is_autocast_available(kind)
 
 
 def test_a_tensor_that_holds_others_is_a_wrapper():

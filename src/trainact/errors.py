@@ -2,6 +2,7 @@
 
 __all__ = [
     "FirstLayerNotFoundError",
+    "TorchVersionError",
     "TrActError",
     "TrActTypeError",
     "TrActValueError",
@@ -27,3 +28,7 @@ class UnsupportedLayerError(TrActTypeError):
 
 class FirstLayerNotFoundError(TrActValueError):
     """No first layer was found in the model."""
+
+
+class TorchVersionError(TrActError, ImportError):
+    """The installed torch is too old."""

@@ -25,7 +25,7 @@ from trainact.synchronisation import (
     take_calls_of_this_backward,
     warn_of_few_rows,
 )
-from trainact.torch_internals import is_inside_transform
+from trainact.torch_internals import has_autocast, is_exporting, is_inside_transform
 
 __all__ = [
     "Memory",
@@ -176,7 +176,7 @@ def _is_training(weight: Tensor) -> bool:
     A transform of torch.func counts as training. It is checked first, for the reason given in
     :func:`is_inside_transform`. An exported or traced graph is the plain layer's.
     """
-    if torch.jit.is_tracing() or not torch.is_grad_enabled() or torch.compiler.is_exporting():
+    if torch.jit.is_tracing() or not torch.is_grad_enabled() or is_exporting():
         return False
     return is_inside_transform() or weight.requires_grad
 
@@ -298,6 +298,6 @@ class _CallInput:
 
 def _without_autocast(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """Turn autocast off, also for a backward called inside it: the moment needs full precision."""
-    if torch.amp.is_autocast_available(device.type):
+    if has_autocast(device.type):
         return torch.autocast(device.type, enabled=False)
     return contextlib.nullcontext()

@@ -9,7 +9,7 @@ from trainact.rows import Patches, describe_patches
 
 __all__ = ["OperatorCall", "read_operator_call"]
 
-_OPERATORS = frozenset({F.linear, F.conv1d, F.conv2d, F.conv3d})
+_OPERATORS = (F.linear, F.conv1d, F.conv2d, F.conv3d)  # older torch.compile traces no set
 _ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 
 
@@ -31,5 +31,5 @@ def read_operator_call(func: Any, args: tuple[Any, ...], kwargs: Any) -> Operato
     """Return the call that a function mode intercepted; None if it is another function's."""
     if func not in _OPERATORS:
         return None
-    given = dict(zip(_ARGUMENTS, args, strict=False)) | (kwargs or {})
+    given = dict(zip(_ARGUMENTS[: len(args)], args, strict=True)) | (kwargs or {})
     return OperatorCall(given.pop("input"), given.pop("weight"), given)

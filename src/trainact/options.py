@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 
+from trainact.defaults import DEFAULT_LAM
 from trainact.errors import TrActTypeError, TrActValueError
 
 __all__ = [
@@ -19,10 +20,6 @@ __all__ = [
     "choose_precision",
     "widest_dtype",
 ]
-
-DEFAULT_LAM = 0.1
-"""λ of the paper's experiments; the paper suggests 0.05 for short and 0.2 for long training."""
-
 
 WIDE_INPUTS = 256
 """A second moment of so many columns is wide: sums and solve in float64 would double its time."""

@@ -19,6 +19,8 @@ __all__ = [
     "TorchDispatchMode",
     "find_backward_id",
     "find_custom_operator",
+    "has_autocast",
+    "is_exporting",
     "is_inside_transform",
     "is_transform_tensor",
     "is_wrapper_tensor",
@@ -38,6 +40,13 @@ __all__ = [
 #
 # TorchDispatchMode, tree_leaves, tree_map: torch documents them but keeps them in private modules.
 
+_DEVICE_TYPES = ("cpu", "cuda", "hpu", "mps", "mtia", "xla", "xpu")
+_AUTOCAST_TYPES = tuple(
+    device_type
+    for device_type in (*_DEVICE_TYPES, torch._C._get_privateuse1_backend_name())
+    if torch.amp.is_autocast_available(device_type)
+)
+
 
 def is_inside_transform() -> bool:
     """Return whether a transform of torch.func is running.
@@ -52,6 +61,25 @@ def is_inside_transform() -> bool:
 def is_transform_tensor(tensor: Tensor) -> bool:
     """Return whether a transform of torch.func wraps ``tensor``, so its values cannot be read."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def is_exporting() -> bool:
+    """Return whether torch.export is tracing.
+
+    ``torch.compiler.is_exporting`` reads this flag. But up to torch 2.11, torch.compile replaces
+    a call of that function by True (pytorch#176347), and would train without TrAct.
+    """
+    return torch.compiler._is_exporting_flag
+
+
+def has_autocast(device_type: str) -> bool:
+    """Return whether autocast exists on a kind of device.
+
+    Older versions of torch.compile cannot trace the question, so it reads the answers.
+    """
+    if torch.compiler.is_compiling():
+        return device_type in _AUTOCAST_TYPES
+    return torch.amp.is_autocast_available(device_type)
 
 
 def is_wrapper_tensor(tensor: Tensor) -> bool:

@@ -12,7 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 
 from cases import assert_close
-from trainact import TrAct, accumulate, outer_products, tract_state
+from trainact import TrAct, accumulate, outer_products, remove_tract, tract_state
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +65,21 @@ class Compiled:
     def check(self, x: Tensor, pooled: bool = False) -> None:
         actual = stem_grad(self.model, x, pooled)
         assert_close(actual, stem_grad(self.eager, x, pooled))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_gradient_is_not_the_plain_one(backend):
+    model, x = network(nn.Conv2d(3, 4, 3)), 3 * images()
+    plain = stem_grad(remove_tract_from_copy(model), x)
+    model.compile(fullgraph=True, backend=backend)
+    difference = (stem_grad(model, x) - plain)[:, :-1]  # of the weight
+    assert difference.norm() > 0.5 * plain[:, :-1].norm()
+
+
+def remove_tract_from_copy(model: nn.Module) -> nn.Module:
+    plain = copy.deepcopy(model)
+    assert remove_tract(plain) == ["0"]
+    return plain
 
 
 def test_a_compiled_network_trains_as_in_eager_mode_without_recompiling():
