@@ -1,7 +1,8 @@
 """Write the tables behind ``trainact ls``: ``python -m tools.estimates`` (``--check`` to compare).
 
 ``multiply_adds.toml`` holds a count for every network of the recipes; ``throughput.toml`` the
-training speed of a CPU and a GPU, from the runs under ``results/`` or from the paper's times.
+training speed of a CPU and a GPU, from the runs under ``results/`` or from the paper's times;
+``recipes.toml`` the runs and the work of every recipe.
 """
 
 import argparse
@@ -34,7 +35,7 @@ HEAD = "# Written by `python -m tools.estimates`. {}\n"
 
 
 def list_models() -> list[ModelKey]:
-    """Return every model of the recipes whose multiply-adds ``NETWORKS`` does not state."""
+    """Return every model of the recipes."""
     keys = set()
     for name in list_experiments():
         for recipe in find_experiment(name).plan():
@@ -42,7 +43,7 @@ def list_models() -> list[ModelKey]:
             if counts is not None:
                 arguments = json.dumps(recipe.model.arguments, sort_keys=True)
                 keys.add((recipe.model.name, arguments, counts.classes, counts.size))
-    return sorted(key for key in keys if not estimates.is_known_network(key))
+    return sorted(keys)
 
 
 def measure_throughputs(results: Path) -> list[Throughput]:
@@ -117,6 +118,17 @@ def write_throughputs(results: Path) -> str:
     return f"{head}throughputs = [\n{rows}]\n"
 
 
+def write_recipes() -> str:
+    """Return the content of ``recipes.toml``; a field without a value is left out."""
+    rows = []
+    for recipe in estimates.list_costs([find_experiment(name) for name in list_experiments()]):
+        fields = {"name": recipe.name, "title": recipe.title, "paper": recipe.paper}
+        fields |= {name: value for name, value in vars(recipe.cost).items() if value is not None}
+        rows.append(f"  {_write_row(fields)},\n")
+    head = HEAD.format("Runs and multiply-adds of every recipe.")
+    return f"{head}recipes = [\n{''.join(rows)}]\n"
+
+
 def _write_row(row: dict[str, Any]) -> str:
     """Return an inline table of numbers, text and such tables.
 
@@ -131,11 +143,15 @@ def _write_row(row: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write both tables; with ``--check`` write nothing and return 1 if one is out of date."""
+    """Write the tables; with ``--check`` write nothing and return 1 if one is out of date."""
     parser = argparse.ArgumentParser("python -m tools.estimates", description=__doc__)
     parser.add_argument("--check", action="store_true", help="only report stale tables")
     check = parser.parse_args(argv).check
-    tables = {"multiply_adds.toml": write_counts(), "throughput.toml": write_throughputs(RESULTS)}
+    tables = {
+        "multiply_adds.toml": write_counts(),
+        "throughput.toml": write_throughputs(RESULTS),
+        "recipes.toml": write_recipes(),
+    }
     stale = [name for name, text in tables.items() if _read(FOLDER / name) != text]
     for name in stale if not check else ():
         (FOLDER / name).write_text(tables[name], encoding="utf-8")

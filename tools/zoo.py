@@ -16,7 +16,8 @@ import torch
 
 from trainact.example_inputs import read_timm_config
 from trainact.first_layer import find_first_layers
-from trainact.lab.cost.multiply_adds import BATCH, estimate_cost
+from trainact.lab.cost.defaults import BATCH
+from trainact.lab.cost.multiply_adds import estimate_cost
 from trainact.lab.models.zoos import build_meta_model, list_names
 
 __all__ = ["DIFFERENCES", "Row", "examine", "list_references", "main", "write_head", "write_page"]

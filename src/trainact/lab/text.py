@@ -3,8 +3,9 @@
 import difflib
 import math
 from collections.abc import Iterable
+from typing import Any
 
-__all__ = ["count", "count_epochs", "describe_unknown", "format_duration"]
+__all__ = ["count", "count_epochs", "describe_unknown", "format_duration", "format_value"]
 
 MAX_LISTED = 50
 """Known names that a message lists when none of them is similar to the unknown one."""
@@ -55,3 +56,12 @@ def describe_unknown(name: str, known: Iterable[str], kind: str) -> str:
     if len(known) > MAX_LISTED:
         return f"unknown {kind} {name!r}; none of the {len(known)} known names is similar."
     return f"unknown {kind} {name!r}; there are {', '.join(known)}."
+
+
+def format_value(value: Any) -> str:
+    """Return the value of a recipe field, floats without trailing zeros.
+
+    >>> format_value(0.10), format_value(3.0), format_value("sgd")
+    ('0.1', '3', 'sgd')
+    """
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,7 @@
-"""The command line's own part: its list of commands, and missing packages."""
+"""The command line's own part: its list of commands, missing packages, and answers at once."""
+
+import subprocess
+import sys
 
 import pytest
 
@@ -21,3 +24,65 @@ def test_the_command_line_lists_its_commands(capsys):
     assert all(name in shown for name in cli.COMMANDS)
     with pytest.raises(SystemExit, match="2"):
         cli.main(["nonsense"])
+
+
+LARGE = ("torch", "numpy", "scipy", "matplotlib", "accelerate", "datasets", "pyarrow", "PIL")
+USAGE = [
+    *([name, "--help"] for name in cli.COMMANDS),
+    ["--help"],
+    ["--version"],
+    ["nonsense"],
+    ["ls"],
+    ["ls", "nonsense"],
+    ["show", "nonsense"],
+    ["run"],
+    ["run", "nonsense"],
+    ["run", "photos", "--arms", "nonsense"],
+    ["run", "photos", "--optimizer.lrr", "1"],
+    ["run", "photos", "--seeds", "x"],
+    ["run", "photos", "--lam", "1"],
+    ["run", "photos", "--ray-address", "x"],
+    ["run", "photos", "--shard", "3/2"],
+    ["run", "photos", "--full-size"],
+    ["compare", "--epochs", "x"],
+    ["compare", "--lam", "-1"],
+    ["compare", "optimizer.lr"],
+    ["compare", "--optimizer", "nonsense"],
+    ["tune", "nonsense"],
+    ["tune", "photos"],
+    ["data", "nonsense"],
+    ["data", "cifar10", "--images", "-1"],
+    ["collect"],
+    ["report"],
+    ["figure1", "--seeds", "x"],
+    ["figure1", "data.nonsense=1"],
+    ["bench", "--sections", "x"],
+    ["bench", "--zoo", "--calibrate"],
+    ["inspect", "resnet18", "--batch", "0"],
+]
+
+
+def test_help_and_messages_about_usage_import_no_large_package():
+    code = f"""
+import sys
+from trainact.lab.commands import cli
+for words in {USAGE!r}:
+    try:
+        code = cli.main(words)
+    except SystemExit as error:
+        code = error.code
+    found = [name for name in {LARGE!r} if name in sys.modules]
+    assert not found, (words, found)
+    assert code == (0 if words[-1] in ("--help", "--version", "ls") else 2), (words, code)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_transformers_names_its_extra(monkeypatch, capsys):
+    def refuse(module):
+        raise ModuleNotFoundError("No module named 'transformers'", name="transformers")
+
+    monkeypatch.setattr(cli.importlib, "import_module", refuse)
+    assert cli.main(["inspect", "hf:vit"]) == 2
+    assert "pip install 'trainact[all]'" in capsys.readouterr().err

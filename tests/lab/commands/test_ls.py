@@ -7,16 +7,15 @@ import pytest
 pytest.importorskip("rich", reason="terminal tables need rich")
 
 from trainact.lab.commands import cli
-from trainact.lab.commands.ls import WIDTH, estimate_all, make_listing
-from trainact.lab.cost.estimates import read_throughputs
+from trainact.lab.commands.ls import WIDTH, make_listing
+from trainact.lab.cost.estimates import list_costs, read_listing, read_throughputs
 from trainact.lab.recipes.experiment import find_experiment, list_experiments, make_experiment
 from trainact.lab.recipes.recipe import Recipe, change_recipe, identify, recipe_to_dict
 
 
 @pytest.fixture(scope="module")
 def listing():
-    experiments = [find_experiment(name) for name in list_experiments()]
-    return make_listing(experiments, estimate_all(experiments), read_throughputs())
+    return make_listing(read_listing(), read_throughputs())
 
 
 def test_every_recipe_is_listed_with_title_place_runs_and_time(listing):
@@ -82,5 +81,4 @@ def test_a_family_is_listed_alone(capsys):
 def test_unknown_work_has_no_time():
     recipe = change_recipe(Recipe(), {"data.name": "/some/folder"})
     experiment = make_experiment({**recipe_to_dict(recipe), "experiment": {"title": "mine"}}, "x")
-    costs = estimate_all([experiment])
-    assert make_listing([experiment], costs, read_throughputs()).rows[0][-1] == "-"
+    assert make_listing(list_costs([experiment]), read_throughputs()).rows[0][-1] == "-"

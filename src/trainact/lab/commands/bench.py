@@ -2,34 +2,22 @@
 
 import argparse
 from pathlib import Path
-
-import torch
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from trainact.errors import TrActValueError
-from trainact.lab.cost.bench import SECTIONS, Bench
-from trainact.lab.cost.calibration import (
-    SIZE,
-    calibrate,
-    compare_choices,
-    make_choice_table,
-    make_cost_table,
-)
-from trainact.lab.cost.cases import LAYERS
-from trainact.lab.cost.launches import (
-    count_model_launches,
-    count_stem_launches,
-    make_launch_table,
-)
-from trainact.lab.cost.multiply_adds import BATCH
-from trainact.lab.models.zoos import build_meta_model
+from trainact.lab.cost.defaults import BATCH, SECTIONS
+
+if TYPE_CHECKING:
+    import torch
+
+    from trainact.lab.cost.bench import Bench
 
 __all__ = ["add_arguments", "run"]
 
 FOLDER = Path("bench")
 QUICK_SIZE = 128
 """Size of the large product of ``--calibrate --quick``."""
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+DTYPES = ("float32", "bfloat16", "float64")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "methods for xᵀx instead, and what a wrong decision costs here")  # fmt: skip
     add("--only", default="", metavar="TEXT", help="measure only cases whose name contains this")
     add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: %(default)s)")
-    add("--dtype", default="float32", choices=list(DTYPES),
+    add("--dtype", default="float32", choices=DTYPES,
         help="of weights and images (default: %(default)s)")  # fmt: skip
     add("--compile", action="store_true", help="use torch.compile")
     add("--quick", action="store_true", help="fewer rounds and two points per growth curve")
@@ -63,7 +51,13 @@ def run(arguments: argparse.Namespace) -> int:
             f"--sections {arguments.sections!r}: use one or more of {', '.join(SECTIONS)}."
         )
     _check_mode(arguments)
-    device, dtype = _check_device(arguments.device), DTYPES[arguments.dtype]
+
+    import torch
+    from rich.console import Console
+
+    from trainact.lab.cost.bench import Bench
+
+    device, dtype = _check_device(arguments.device), getattr(torch, arguments.dtype)
     bench = Bench(
         arguments.out or FOLDER,
         Console(),
@@ -95,7 +89,14 @@ def _check_mode(arguments: argparse.Namespace) -> None:
         raise TrActValueError(f"{option} only prints and writes no record: remove --out.")
 
 
-def _count_launches(arguments: argparse.Namespace, bench: Bench) -> None:
+def _count_launches(arguments: argparse.Namespace, bench: "Bench") -> None:
+    from trainact.lab.cost.launches import (
+        count_model_launches,
+        count_stem_launches,
+        make_launch_table,
+    )
+    from trainact.lab.models.zoos import build_meta_model
+
     if arguments.model is not None:
         rows = count_model_launches(build_meta_model(arguments.model).model, BATCH)
         bench.console.print(f"{arguments.model} at batch {BATCH}")
@@ -110,16 +111,21 @@ def _count_launches(arguments: argparse.Namespace, bench: Bench) -> None:
     )
 
 
-def _calibrate(bench: Bench) -> None:
+def _calibrate(bench: "Bench") -> None:
+    from trainact.lab.cost import calibration
+    from trainact.lab.cost.cases import LAYERS
+
     cases = [case for case in LAYERS if bench.only.lower() in case.name.lower()]
-    size = QUICK_SIZE if bench.quick else SIZE
-    costs = calibrate(bench.device, bench.dtype, size)
-    bench.console.print(make_cost_table(costs, bench.device))
-    choices = compare_choices(costs, bench.device, bench.dtype, cases)
-    bench.console.print(make_choice_table(choices))
+    size = QUICK_SIZE if bench.quick else calibration.SIZE
+    costs = calibration.calibrate(bench.device, bench.dtype, size)
+    bench.console.print(calibration.make_cost_table(costs, bench.device))
+    choices = calibration.compare_choices(costs, bench.device, bench.dtype, cases)
+    bench.console.print(calibration.make_choice_table(choices))
 
 
-def _check_device(name: str) -> torch.device:
+def _check_device(name: str) -> "torch.device":
+    import torch
+
     try:
         device = torch.device(name)
         torch.empty(1, device=device)

@@ -1,7 +1,9 @@
 """The command line: ``trainact COMMAND``.
 
 Each command is a module with ``add_arguments(parser)`` and ``run(arguments)``. It is imported only
-when it is called, so that one command does not need the packages of another.
+when it is called, so that one command does not need the packages of another. It imports torch and
+other large packages inside its functions, after it has checked its arguments: help and messages
+about usage come at once.
 """
 
 import argparse
@@ -54,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("trainact"):
             raise
-        extra = "bench" if name == "bench" else "lab"
+        extra = "all" if error.name == "transformers" else "bench" if name == "bench" else "lab"
         return _fail(
             f"'trainact {name}' needs the package {error.name!r}, which comes with the extra "
             f"{extra!r}: pip install 'trainact[{extra}]'"

@@ -6,20 +6,18 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trainact.defaults import DEFAULT_LAM
 from trainact.errors import TrActValueError
 from trainact.lab.commands.request import add_experiment_options, parse_settings, read_experiments
 from trainact.lab.ranks import is_first_rank
 from trainact.lab.recipes.recipe import name_run
-from trainact.lab.report.comparison_report import Comparison, write_comparison
-from trainact.lab.report.tables import print_accuracy
-from trainact.lab.report.wording import describe_results, describe_speed_up, describe_timing
-from trainact.lab.running.display import choose_display
-from trainact.lab.running.plan import place_runs
-from trainact.lab.running.runner import RunResult, run_all
 from trainact.lab.text import count
-from trainact.options import DEFAULT_LAM
+
+if TYPE_CHECKING:
+    from trainact.lab.report.comparison_report import Comparison
+    from trainact.lab.running.runner import RunResult
 
 __all__ = ["add_arguments", "run"]
 
@@ -81,6 +79,11 @@ def run(arguments: argparse.Namespace) -> int:
             "choose one of them."
         )
     recipes = dataclasses.replace(experiments[0], networks=()).plan()
+
+    from trainact.lab.running.display import choose_display
+    from trainact.lab.running.plan import place_runs
+    from trainact.lab.running.runner import run_all
+
     display = choose_display()
     results = run_all(place_runs(recipes, arguments.out), arguments.jobs, display)
     return _finish(results, arguments) if is_first_rank() else 0
@@ -98,8 +101,10 @@ def _read_fields(arguments: argparse.Namespace) -> dict[str, Any]:
     return fields
 
 
-def _finish(results: Sequence[RunResult], arguments: argparse.Namespace) -> int:
+def _finish(results: "Sequence[RunResult]", arguments: argparse.Namespace) -> int:
     """Write the pages and print the comparison; return 1 if a run failed or diverged."""
+    from trainact.lab.report.comparison_report import write_comparison
+
     records = [result.record for result in results if result.record is not None]
     failed = [result for result in results if result.failure is not None]
     for result in failed:
@@ -112,8 +117,11 @@ def _finish(results: Sequence[RunResult], arguments: argparse.Namespace) -> int:
     return 1 if failed or diverged else 0
 
 
-def _print(comparison: Comparison) -> None:
+def _print(comparison: "Comparison") -> None:
     """Print the table, the verdicts, the speed-ups and the path of the page."""
+    from trainact.lab.report.tables import print_accuracy
+    from trainact.lab.report.wording import describe_results, describe_speed_up, describe_timing
+
     answers = comparison.answers
     print_accuracy(answers)
     for budget, verdict in describe_results(answers):

@@ -3,15 +3,17 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainact.errors import TrActValueError
-from trainact.lab.data.checks import DataCheck, check_data_set
+from trainact.lab.data.names import DETECTION, PLACED
 from trainact.lab.data.published import find_published
-from trainact.lab.data.sources import DETECTION, PLACED
-from trainact.lab.models.detection.faster_rcnn import VGG_FILE, check_vgg_weights
 from trainact.lab.recipes.experiment import find_experiment, list_experiments
 from trainact.lab.report.grid import Grid, render_text
 from trainact.lab.text import describe_unknown
+
+if TYPE_CHECKING:
+    from trainact.lab.data.checks import DataCheck
 
 __all__ = ["add_arguments", "list_sets", "run"]
 
@@ -54,6 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise TrActValueError(describe_unknown(name, (*NAMES, WEIGHTS), "data set"))
     if arguments.images < 0:
         raise TrActValueError(f"--images takes a number from 0; got {arguments.images}.")
+
+    from trainact.lab.data.checks import check_data_set
+
     images = None if arguments.all_images else arguments.images
     check = check_data_set(name, arguments.data, images, _print_note)
     _print(check, arguments.data)
@@ -80,7 +85,7 @@ def list_sets() -> Grid:
     return Grid("Data sets of the recipes, as published", head, tuple(rows))
 
 
-def _print(check: DataCheck, place: str) -> None:
+def _print(check: "DataCheck", place: str) -> None:
     """Print the numbers beside the published ones, and the damaged images."""
     published = check.published
     numbers = (
@@ -112,6 +117,8 @@ def _print(check: DataCheck, place: str) -> None:
 
 def _check_weights(place: str) -> int:
     """Print whether a file holds the weights of torchvision's VGG-16."""
+    from trainact.lab.models.detection.faster_rcnn import VGG_FILE, check_vgg_weights
+
     if not place:
         raise TrActValueError(f"give the file of the weights, --data {VGG_FILE}.")
     check = check_vgg_weights(Path(place).expanduser())

@@ -1,17 +1,15 @@
 """``trainact figure1``: measure and draw the paper's Figure 1."""
 
 import argparse
+import dataclasses
 import json
 from pathlib import Path
 
+from trainact.defaults import DEFAULT_LAM
 from trainact.lab.commands.request import parse_settings
-from trainact.lab.data.cache import cache_file
 from trainact.lab.files import write_atomically
 from trainact.lab.recipes.recipe import Recipe, change_recipe
-from trainact.lab.report.curves import export_picture
-from trainact.lab.report.figure1 import draw_figure1, measure_figure1
 from trainact.lab.schema import parse_whole_numbers
-from trainact.options import DEFAULT_LAM
 
 __all__ = ["add_arguments", "run"]
 
@@ -33,10 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, draw, and write figure1.png and figure1.json."""
-    name = arguments.data or ("cifar10" if cache_file("cifar10").exists() else "photos")
-    given = {"data.name": name, **parse_settings(arguments.settings)}
-    fields = change_recipe(Recipe(), given).data
+    given = parse_settings(arguments.settings)
+    fields = change_recipe(Recipe(), {"data.name": arguments.data or "photos", **given}).data
     seeds = parse_whole_numbers(arguments.seeds, "--seeds")
+
+    from trainact.lab.data.cache import cache_file
+    from trainact.lab.report.curves import export_picture
+    from trainact.lab.report.figure1 import draw_figure1, measure_figure1
+
+    if not arguments.data and "data.name" not in given and cache_file("cifar10").exists():
+        fields = dataclasses.replace(fields, name="cifar10")
     record, examples = measure_figure1(fields, arguments.lam, seeds)
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_atomically(arguments.out / "figure1.json", text.encode())

@@ -3,10 +3,14 @@
 import argparse
 import dataclasses
 import json
+from typing import TYPE_CHECKING
 
 from trainact.errors import TrActValueError
-from trainact.lab.cost.multiply_adds import BATCH, ModelCost, estimate_cost
-from trainact.lab.models.zoos import NamedModel, build_meta_model
+from trainact.lab.cost.defaults import BATCH
+
+if TYPE_CHECKING:
+    from trainact.lab.cost.multiply_adds import ModelCost
+    from trainact.lab.models.zoos import NamedModel
 
 __all__ = ["add_arguments", "run"]
 
@@ -34,13 +38,17 @@ def run(arguments: argparse.Namespace) -> int:
             raise TrActValueError(
                 f"--{option.replace('_', '-')} takes a positive number; got {value}."
             )
+
+    from trainact.lab.cost.multiply_adds import estimate_cost
+    from trainact.lab.models.zoos import build_meta_model
+
     named = build_meta_model(arguments.model, arguments.image_size)
     cost = estimate_cost(named.model, batch=arguments.batch)
     print(_format_json(named, cost) if arguments.json else _format_text(named, cost))
     return 0
 
 
-def _format_text(named: NamedModel, cost: ModelCost) -> str:
+def _format_text(named: "NamedModel", cost: "ModelCost") -> str:
     lines = [f"{named.source}:{named.name}"]
     for layer in cost.layers:
         lines += [
@@ -57,7 +65,7 @@ def _format_text(named: NamedModel, cost: ModelCost) -> str:
     return "\n".join(lines)
 
 
-def _format_json(named: NamedModel, cost: ModelCost) -> str:
+def _format_json(named: "NamedModel", cost: "ModelCost") -> str:
     shown = {
         "model": f"{named.source}:{named.name}",
         **dataclasses.asdict(cost),

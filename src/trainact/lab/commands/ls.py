@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from trainact.lab.cost.estimates import (
     CAUTION,
     ExperimentCost,
+    ListedRecipe,
     Throughput,
-    estimate_experiment,
+    list_costs,
+    read_listing,
     read_throughputs,
 )
-from trainact.lab.recipes.experiment import Experiment, find_experiments, list_experiments
+from trainact.lab.recipes.experiment import find_experiments
 from trainact.lab.report.grid import Grid, render_text
 from trainact.lab.text import count, format_duration
 
-__all__ = ["WIDTH", "add_arguments", "estimate_all", "make_listing", "run"]
+__all__ = ["WIDTH", "add_arguments", "make_listing", "run"]
 
 WIDTH = 100
 """Columns of the output."""
@@ -32,38 +34,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the recipes and where the estimates come from."""
     throughputs = read_throughputs()
-    names = [arguments.family] if arguments.family else list_experiments()
-    experiments = [experiment for name in names for experiment in find_experiments(name)]
-    costs = estimate_all(experiments)
-    print(render_text(make_listing(experiments, costs, throughputs)))
-    print(_describe_total(costs, throughputs))
-    for text in (*throughputs, CAUTION):
+    family = arguments.family
+    recipes = list_costs(find_experiments(family)) if family else read_listing()
+    print(render_text(make_listing(recipes, throughputs)))
+    total = _describe_total([recipe.cost for recipe in recipes], throughputs)
+    for text in (total, *throughputs, CAUTION):
         print(textwrap.fill(str(text), WIDTH, subsequent_indent="  "))
     print("Run 'trainact show NAME' for details, 'trainact run NAME' to do the runs.")
     return 0
 
 
-def estimate_all(experiments: Sequence[Experiment]) -> list[ExperimentCost]:
-    """Return the cost of each recipe; a run that a recipe before it has too is not new."""
-    counted: set[str] = set()
-    return [estimate_experiment(experiment, counted) for experiment in experiments]
-
-
-def make_listing(
-    experiments: Sequence[Experiment],
-    costs: Sequence[ExperimentCost],
-    throughputs: Sequence[Throughput],
-) -> Grid:
+def make_listing(recipes: Sequence[ListedRecipe], throughputs: Sequence[Throughput]) -> Grid:
     """Return a row per recipe: title, place in the paper, runs, new runs and the time of these."""
     rows = []
-    for experiment, cost in zip(experiments, costs, strict=True):
+    for recipe in recipes:
+        cost = recipe.cost
         suited = _find_suited(cost, throughputs)
         time = "-"
         if suited is not None and cost.total is not None:
             time = f"{format_duration(suited.estimate_seconds(cost.total))} {suited.kind}"
-        first, *rest = textwrap.wrap(experiment.title, TITLE, break_on_hyphens=False) or [""]
+        first, *rest = textwrap.wrap(recipe.title, TITLE, break_on_hyphens=False) or [""]
         runs = (str(cost.runs), str(cost.new))
-        rows.append((experiment.name, first, experiment.paper or "-", *runs, time))
+        rows.append((recipe.name, first, recipe.paper or "-", *runs, time))
         rows += [("", line, "", "", "", "") for line in rest]
     head = ("recipe", "title", "paper", "runs", "new", "new runs")
     caption = "Recipes, their runs, those that no recipe above has, and the estimated time of these"

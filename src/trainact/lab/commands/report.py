@@ -3,16 +3,10 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trainact.lab.report.experiments_report import (
-    Report,
-    list_overview,
-    make_overview_grid,
-    read_report,
-    write_report,
-)
-from trainact.lab.report.grid import render_text
-from trainact.lab.report.wording import SMOKE_WARNING
+if TYPE_CHECKING:
+    from trainact.lab.report.experiments_report import Report
 
 __all__ = ["add_arguments", "run"]
 
@@ -27,6 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the pages; 1 if a record is damaged or records cannot be compared."""
+    from trainact.lab.report.experiments_report import read_report, write_report
+
     report = read_report(arguments.results)
     paths = write_report(report, arguments.out)
     _print(report)
@@ -38,7 +34,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
-def _print(report: Report) -> None:
+def _print(report: "Report") -> None:
+    from trainact.lab.report.experiments_report import list_overview, make_overview_grid
+    from trainact.lab.report.grid import render_text
+    from trainact.lab.report.wording import SMOKE_WARNING
+
     overview = make_overview_grid(list_overview(report.full))
     if overview.rows:
         print(render_text(overview))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainact.errors import TrActValueError
-from trainact.lab.data.sources import DETECTION, PLACED
+from trainact.lab.data.names import DETECTION, PLACED
 from trainact.lab.recipes.arms import Arm, parse_arms
 from trainact.lab.recipes.experiment import Experiment, find_experiments, name_network
 from trainact.lab.recipes.recipe import change_recipe

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainact.errors import TrActValueError
 from trainact.lab.commands.request import add_experiment_options, read_experiments
@@ -14,12 +15,11 @@ from trainact.lab.cost.estimates import estimate_runs, read_throughputs
 from trainact.lab.ranks import is_first_rank
 from trainact.lab.recipes.experiment import Experiment
 from trainact.lab.records.record import read_failure
-from trainact.lab.running.display import choose_display
-from trainact.lab.running.full_size import choose_runs, measure_step
-from trainact.lab.running.missing import list_missing
 from trainact.lab.running.plan import PlannedRun, parse_shard, place_runs
-from trainact.lab.running.runner import RunResult, run_all
 from trainact.lab.text import count, format_duration
+
+if TYPE_CHECKING:
+    from trainact.lab.running.runner import RunResult
 
 __all__ = ["add_arguments", "run"]
 
@@ -64,6 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         _list(runs)
         return 0
+
+    from trainact.lab.running.display import choose_display
+
     display, roots = choose_display(), [arguments.out, *arguments.finished_in]
     if arguments.on == "ray":
         from trainact.lab.running.cluster import Cluster
@@ -71,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
         cluster = Cluster(arguments.ray_address, arguments.jobs)
         results = cluster.run_all(runs, display, roots)
     else:
+        from trainact.lab.running.runner import run_all
+
         results = run_all(runs, arguments.jobs, display, roots)
     return _summarize(arguments.recipe, results) if is_first_rank() else 0
 
@@ -105,6 +110,8 @@ def _read(arguments: argparse.Namespace) -> list[Experiment]:
 
 def _list(runs: Sequence[PlannedRun]) -> None:
     """Print each run with its state and folder; what is missing goes to standard error."""
+    from trainact.lab.running.missing import list_missing
+
     left = []
     for run in runs:
         folder = run.folder
@@ -131,8 +138,12 @@ def _measure_memory(arguments: argparse.Namespace) -> int:
             "run at a time."
         )
     arguments = argparse.Namespace(**{**vars(arguments), "smoke": False})
+    runs = _plan_runs(arguments)
+
+    from trainact.lab.running.full_size import choose_runs, measure_step
+
     fits = True
-    for run in choose_runs(_plan_runs(arguments)):
+    for run in choose_runs(runs):
         memory = measure_step(run.recipe)
         fits &= not memory.failure
         if is_first_rank():
@@ -140,7 +151,7 @@ def _measure_memory(arguments: argparse.Namespace) -> int:
     return 0 if fits else 1
 
 
-def _summarize(name: str, results: Sequence[RunResult]) -> int:
+def _summarize(name: str, results: "Sequence[RunResult]") -> int:
     """Print the numbers of complete, diverged and failed runs, and the command for a report."""
     diverged = [r for r in results if r.record and r.record["status"] == "diverged"]
     failed = [r for r in results if r.failure is not None]

@@ -24,9 +24,8 @@ from trainact.lab.recipes.arms import parse_arms
 from trainact.lab.recipes.experiment import Experiment, make_experiment, read_recipe_tables
 from trainact.lab.recipes.recipe import recipe_to_dict
 from trainact.lab.report.grid import Grid, render_text
-from trainact.lab.report.wording import format_value
 from trainact.lab.running.plan import format_command
-from trainact.lab.text import count_epochs, format_duration
+from trainact.lab.text import count_epochs, format_duration, format_value
 
 __all__ = ["add_arguments", "describe_experiment", "list_commands", "run"]
 

@@ -9,11 +9,10 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainact.errors import TrActValueError
 from trainact.lab.commands.request import add_experiment_options, parse_settings, read_experiments
-from trainact.lab.environment import describe_environment
 from trainact.lab.files import write_atomically
 from trainact.lab.metric import read_metric, read_percent
 from trainact.lab.ranks import is_first_rank
@@ -22,11 +21,12 @@ from trainact.lab.recipes.experiment import Experiment
 from trainact.lab.recipes.parts import FIRST_LAYER_LR
 from trainact.lab.recipes.recipe import Recipe, change_recipe, identify
 from trainact.lab.records.results import ARM_TUNING, TUNING, TUNING_FOLDER
-from trainact.lab.report.wording import format_value
-from trainact.lab.running.display import Display, choose_display
 from trainact.lab.running.plan import place_runs
-from trainact.lab.running.runner import RunResult, run_all
-from trainact.lab.text import count
+from trainact.lab.text import count, format_value
+
+if TYPE_CHECKING:
+    from trainact.lab.running.display import Display
+    from trainact.lab.running.runner import RunResult
 
 __all__ = ["add_arguments", "find_tuning_file", "plan_tuning", "run", "tune"]
 
@@ -56,8 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tune each experiment; print and write the chosen values."""
+    experiments = read_experiments(arguments)
+
+    from trainact.lab.running.display import choose_display
+
     display = choose_display()
-    for experiment in read_experiments(arguments):
+    for experiment in experiments:
         arms = experiment.arms if arguments.arms else (PLAIN,)
         for arm in arms:
             for field in parse_settings(arguments.settings):
@@ -125,7 +129,7 @@ def _describe_edge(tuning: dict[str, Any], budget: int, field: str, value: Any) 
 
 
 def tune(
-    experiment: Experiment, folder: Path, jobs: int, display: Display, arm: Arm = PLAIN
+    experiment: Experiment, folder: Path, jobs: int, display: "Display", arm: Arm = PLAIN
 ) -> dict[str, Any]:
     """Return, and write to the arm's file, all values that were tried and the best ones.
 
@@ -145,6 +149,10 @@ def tune(
     grid = _find_grid(experiment, arm)
     if not grid:
         raise TrActValueError(f"{experiment.name} has no values to tune (experiment.grid).")
+
+    from trainact.lab.environment import describe_environment
+    from trainact.lab.running.runner import run_all
+
     file = find_tuning_file(folder, arm)
     held_out = experiment.recipe.data.held_out or HELD_OUT
     chosen: dict[str, dict[str, Any]] = {str(budget): {} for budget in experiment.budgets}
@@ -210,7 +218,7 @@ def plan_tuning(
     ]
 
 
-def _check_failures(results: Sequence[RunResult]) -> None:
+def _check_failures(results: "Sequence[RunResult]") -> None:
     """Check that no run failed: a failure says nothing about the value."""
     failed = [result for result in results if result.failure is not None]
     if failed:

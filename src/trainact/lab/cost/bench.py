@@ -42,7 +42,6 @@ from trainact.lab.models.networks import build_network
 from trainact.lab.paper.tables import list_networks
 
 __all__ = [
-    "SECTIONS",
     "TABLE_NETWORKS",
     "ZOO_FILE",
     "Bench",
@@ -54,7 +53,6 @@ __all__ = [
     "render_zoo",
 ]
 
-SECTIONS = ("layer", "step", "growth")
 ROUNDS = {"layer": 61, "step": 15, "growth": 7}
 QUICK_ROUNDS = {"layer": 5, "step": 3, "growth": 3}
 FILE, ZOO_FILE = "bench.json", "zoo.json"

@@ -1,9 +1,10 @@
 """Estimated cost of runs before they start: multiply-adds, and seconds on known hardware.
 
 An image counts as three forwards in training and as one in testing. TrAct's own work is left out;
-it is smaller than the error of such an estimate. Two tables in this folder hold what takes long to
-find out: ``multiply_adds.toml`` for the networks of the recipes, ``throughput.toml`` for hardware.
-``python -m tools.estimates`` writes both. No data are needed.
+it is smaller than the error of such an estimate. Three tables in this folder hold what takes long
+to find out: ``multiply_adds.toml`` for the networks of the recipes, ``throughput.toml`` for
+hardware, ``recipes.toml`` for the recipes themselves. ``python -m tools.estimates`` writes them. No
+data are needed, and torch only for a network that is in no table.
 """
 
 import dataclasses
@@ -15,21 +16,14 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import torch
-
-from trainact.lab.cost.multiply_adds import count_detector, count_forward
 from trainact.lab.data.published import ImageCounts, count_images
-from trainact.lab.models.build import build_model
-from trainact.lab.models.detection.faster_rcnn import DETECTOR
-from trainact.lab.models.networks import NETWORKS
-from trainact.lab.models.zoos import build_on_meta
 from trainact.lab.recipes.experiment import Experiment
 from trainact.lab.recipes.recipe import ModelFields, Recipe, identify, identify_seeds
-from trainact.lab.training.views import VIEWS
 
 __all__ = [
     "CAUTION",
     "ExperimentCost",
+    "ListedRecipe",
     "ModelKey",
     "Throughput",
     "count_model",
@@ -38,8 +32,9 @@ __all__ = [
     "estimate_experiment",
     "estimate_runs",
     "format_work",
-    "is_known_network",
+    "list_costs",
     "read_counts",
+    "read_listing",
     "read_throughputs",
 ]
 
@@ -48,6 +43,8 @@ CAUTION = (
     "fill a GPU; reading and augmenting images is not included."
 )
 CHANNELS = 3
+VIEWS = 6
+"""Forwards of an image in a test with ``data.test_views``."""
 LONGEST_ON_CPU = 24 * 3600.0
 """Seconds. A recipe with a longer run gets no CPU estimate."""
 
@@ -87,14 +84,33 @@ class ExperimentCost:
     device: str  # run.device of the recipe
     runs: int
     new: int  # runs that no other recipe, counted before, has too
-    total: float | None  # of the new runs
-    longest: float | None  # of all runs
+    total: float | None = None  # of the new runs
+    longest: float | None = None  # of all runs
 
     def suits(self, throughput: Throughput) -> bool:
         """Return whether the runs are meant for this kind of device."""
         if throughput.device == "cuda":
             return self.device != "cpu"
         return (throughput.estimate_seconds(self.longest) or 0.0) < LONGEST_ON_CPU
+
+
+@dataclass(frozen=True)
+class ListedRecipe:
+    """What ``trainact ls`` shows of a recipe."""
+
+    name: str
+    title: str
+    paper: str
+    cost: ExperimentCost
+
+
+def list_costs(experiments: Sequence[Experiment]) -> list[ListedRecipe]:
+    """Return each recipe with its cost; a run that a recipe before it has too is not new."""
+    counted: set[str] = set()
+    return [
+        ListedRecipe(one.name, one.title, one.paper, estimate_experiment(one, counted))
+        for one in experiments
+    ]
 
 
 def estimate_experiment(experiment: Experiment, counted: set[str] | None = None) -> ExperimentCost:
@@ -162,21 +178,23 @@ def count_step(model: ModelFields, counts: ImageCounts) -> tuple[float, float] |
 @cache
 def _find_count(key: ModelKey) -> tuple[float, float] | None:
     """Return the multiply-adds of a forward in training and in testing, from a table or counted."""
-    if is_known_network(key):
-        work = NETWORKS[key[0].removeprefix("lab:")].multiply_adds
-        return work, work
     return read_counts().get(key) or count_model(key)
-
-
-def is_known_network(key: ModelKey) -> bool:
-    """Return whether ``NETWORKS`` states the model's multiply-adds."""
-    name, *rest = key
-    return name.removeprefix("lab:") in NETWORKS and rest == ["{}", 100, 32]
 
 
 def count_model(key: ModelKey) -> tuple[float, float] | None:
     """Count a forward of one image in training and in testing; None if not countable."""
+    import torch
+
+    from trainact.lab.cost.multiply_adds import count_detector, count_forward
+    from trainact.lab.models.build import build_model
+    from trainact.lab.models.detection.faster_rcnn import DETECTOR
+    from trainact.lab.models.networks import NETWORKS
+    from trainact.lab.models.zoos import build_on_meta
+
     name, arguments, classes, size = key
+    known = NETWORKS.get(name.removeprefix("lab:"))
+    if known and (arguments, classes, size) == ("{}", 100, 32):
+        return known.multiply_adds, known.multiply_adds
     fields = ModelFields(name, json.loads(arguments))
     if name == DETECTOR:
         return count_detector(fields.arguments, classes, size)
@@ -193,6 +211,15 @@ def read_counts() -> dict[ModelKey, tuple[float, float]]:
         arguments = json.dumps(row["arguments"], sort_keys=True)
         counts[row["name"], arguments, row["classes"], row["size"]] = row["train"], row["test"]
     return counts
+
+
+@cache
+def read_listing() -> tuple[ListedRecipe, ...]:
+    """Return what `list_costs` returns for all recipes, from the table."""
+    return tuple(
+        ListedRecipe(row.pop("name"), row.pop("title"), row.pop("paper"), ExperimentCost(**row))
+        for row in _read_table("recipes.toml")["recipes"]
+    )
 
 
 @cache

@@ -29,6 +29,7 @@ from torch.utils.flop_counter import flop_registry
 
 from trainact.example_inputs import Call, list_example_inputs
 from trainact.first_layer import find_first_layers
+from trainact.lab.cost.defaults import BATCH
 from trainact.lab.models.detection.faster_rcnn import (
     RATIOS,
     STAGES,
@@ -44,7 +45,6 @@ from trainact.rows import PlainLayer, count_rows, patches_of_layer
 from trainact.torch_internals import TorchDispatchMode, tree_leaves, tree_map
 
 __all__ = [
-    "BATCH",
     "LayerCost",
     "ModelCost",
     "count_detector",
@@ -52,9 +52,6 @@ __all__ = [
     "count_forward",
     "estimate_cost",
 ]
-
-BATCH = 128
-"""Default number of images in a training step."""
 
 
 @dataclass(frozen=True)

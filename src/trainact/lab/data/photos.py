@@ -15,17 +15,11 @@ from torch import Tensor
 
 from trainact.lab.data.decoding import open_picture, picture_to_tensor
 from trainact.lab.data.images import DataError, ImageTensor
+from trainact.lab.data.names import CLASSES, FILES, TEST_CROPS, TRAIN_CROPS
 
 __all__ = ["CLASSES", "TEST_CROPS", "TRAIN_CROPS", "draw_crops"]
 
-FILES = (
-    *("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg"),
-    *("ihc.png", "motorcycle_left.png", "retina.jpg", "rocket.jpg"),
-)
-CLASSES = tuple(name.split(".")[0] for name in FILES)
 PARTS = ("train", "test", "held-out")
-TRAIN_CROPS = 6000
-TEST_CROPS = 2000
 CELL = 64
 CROP = 32
 LEAST_DEVIATION = 2  # of the grey values of a crop, in [0, 255]

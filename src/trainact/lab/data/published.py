@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from trainact.lab.data.cifar_sets import SETS
-from trainact.lab.data.photos import CLASSES, TEST_CROPS, TRAIN_CROPS
+from trainact.lab.data.cifar_facts import SETS
+from trainact.lab.data.names import CLASSES, TEST_CROPS, TRAIN_CROPS
 from trainact.lab.recipes.recipe import DataFields
 
 __all__ = ["PROVIDED", "ImageCounts", "compare_counts", "count_images", "find_published"]

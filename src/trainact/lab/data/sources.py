@@ -12,6 +12,7 @@ from trainact.lab.data.cifar import load_cifar
 from trainact.lab.data.folder import has_classes, read_folder
 from trainact.lab.data.hub import load_from_hub
 from trainact.lab.data.images import DataError, ImageData, Images, Note, compute_fingerprint
+from trainact.lab.data.names import COLLECTIONS, DETECTION, NAMES, PLACED
 from trainact.lab.data.npz import read_npz
 from trainact.lab.data.parquet import find_parquet, read_parquet
 from trainact.lab.data.published import compare_counts
@@ -24,13 +25,6 @@ from trainact.lab.text import describe_unknown
 __all__ = ["COLLECTIONS", "DETECTION", "NAMES", "PLACED", "find_parts", "load_data"]
 
 LOGGER = logging.getLogger("trainact.lab.data")
-COLLECTIONS = ("imagenet", "imagenette", "flowers102", "stanford_cars")
-"""Data sets of the recipes that users provide themselves, in any layout."""
-PLACED = ("cifar10", "cifar100", *COLLECTIONS)
-"""Classification data sets whose path is given as ``data.folder``."""
-DETECTION = "voc2007"
-"""The data set for detection; its path is ``data.folder`` too."""
-NAMES = ("photos", *PLACED, DETECTION)
 ACCEPTED = (
     "Accepted besides names are the path of a folder of images (ROOT/train/CLASS/*), of parquet "
     "files or of WebDataset shards, shards by name (NAME-{train,val}-{00..09}.tar), the path of an "

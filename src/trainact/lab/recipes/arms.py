@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from trainact.defaults import DEFAULT_LAM
 from trainact.errors import TrActValueError
 from trainact.lab.recipes.parts import (
     FIRST_LAYER_LR,
@@ -22,7 +23,6 @@ from trainact.lab.recipes.parts import (
     split_name,
 )
 from trainact.lab.recipes.recipe import TABLES
-from trainact.options import DEFAULT_LAM
 
 __all__ = [
     "BASELINE",

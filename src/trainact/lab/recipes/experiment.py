@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from trainact.defaults import DEFAULT_LAM
 from trainact.errors import TrActValueError
 from trainact.lab.recipes.arms import Arm, arm_of_recipe, make_arm, parse_arms
 from trainact.lab.recipes.recipe import (
@@ -22,7 +23,6 @@ from trainact.lab.recipes.recipe import (
 )
 from trainact.lab.schema import build_table, check_known, parse_whole_numbers
 from trainact.lab.text import describe_unknown
-from trainact.options import DEFAULT_LAM
 
 __all__ = [
     "Experiment",

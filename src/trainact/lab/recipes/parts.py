@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from trainact.defaults import DEFAULT_LAM
 from trainact.errors import TrActValueError
 from trainact.lab.text import describe_unknown
-from trainact.options import DEFAULT_LAM
 
 __all__ = [
     *("FIRST_LAYER_LR", "LAM", "PARTS", "PER_LAM", "TRACT"),

@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 import tomli_w
 
+from trainact.defaults import DEFAULT_LAM
 from trainact.errors import TrActValueError
 from trainact.lab.files import write_atomically
 from trainact.lab.recipes.checks import check_recipe
 from trainact.lab.schema import build_table, check_known, parse_value
 from trainact.lab.text import count_epochs
-from trainact.options import DEFAULT_LAM
 
 __all__ = [
     "FIELDS_WITHOUT_EFFECT",

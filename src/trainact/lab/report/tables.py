@@ -15,6 +15,7 @@ from trainact.lab.records.record import Record
 from trainact.lab.report import wording
 from trainact.lab.report.grid import Grid, print_grid
 from trainact.lab.report.wording import format_number
+from trainact.lab.text import format_value
 
 __all__ = [
     "describe_data",
@@ -174,15 +175,13 @@ def make_tuning_grid(tuning: Mapping[str, Any]) -> Grid:
     rows = []
     for row in tuning["tried"]:
         budget, name, value = row["budget"], row["field"], row["value"]
-        others = ", ".join(
-            f"{key} {wording.format_value(other)}" for key, other in row["with"].items()
-        )
+        others = ", ".join(f"{key} {format_value(other)}" for key, other in row["with"].items())
         accuracy = row["accuracy"]
         rows.append(
             (
                 name,
                 str(budget),
-                wording.format_value(value),
+                format_value(value),
                 "diverged" if accuracy is None else format_number(accuracy),
                 "chosen" if tuning["chosen"][str(budget)][name] == value else "",
                 str(len(row["seeds"])),

@@ -4,7 +4,6 @@ The terminal, the Markdown page and the HTML page all use these functions.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from trainact.lab.analysis.answers import Answers, Difference, Summary, TimeRatio
 from trainact.lab.analysis.speedups import Reach, SpeedUp
@@ -27,7 +26,6 @@ __all__ = [
     "format_ratio",
     "format_reach",
     "format_speed_up",
-    "format_value",
 ]
 
 SMOKE_WARNING = "SMOKE RUN: a test of the software; its accuracy means nothing"
@@ -63,15 +61,6 @@ def format_number(value: float, digits: int = 2, sign: bool = False) -> str:
     """
     text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
     return text.lstrip("+-") if float(text) == 0 else text
-
-
-def format_value(value: Any) -> str:
-    """Return the value of a recipe field, floats without trailing zeros.
-
-    >>> format_value(0.10), format_value(3.0), format_value("sgd")
-    ('0.1', '3', 'sgd')
-    """
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def format_accuracy(summary: Summary) -> str:

@@ -16,9 +16,9 @@ from accelerate import Accelerator
 from trainact.errors import TrActValueError
 from trainact.lab.data import ImageData, ImageTensor, load_data
 from trainact.lab.data.decoding import tensor_to_picture
+from trainact.lab.data.names import DETECTION
 from trainact.lab.data.objects import AnnotatedImage, DetectionData, Objects
 from trainact.lab.data.published import ImageCounts, count_images
-from trainact.lab.data.sources import DETECTION
 from trainact.lab.data.storage import MEMORY_LIMIT, store_images
 from trainact.lab.models.detection.faster_rcnn import DETECTOR, FasterRcnnFields
 from trainact.lab.randomness import make_generator

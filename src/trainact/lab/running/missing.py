@@ -6,8 +6,8 @@ from pathlib import Path
 
 from trainact.errors import TrActError
 from trainact.lab.data.cache import cache_file
+from trainact.lab.data.names import COLLECTIONS, DETECTION
 from trainact.lab.data.shards import find_shards
-from trainact.lab.data.sources import COLLECTIONS, DETECTION
 from trainact.lab.data.voc import find_root
 from trainact.lab.models.detection.faster_rcnn import DETECTOR
 from trainact.lab.models.pretrained import find_weights

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainact.errors import TrActValueError
-from trainact.lab.data.sources import COLLECTIONS, DETECTION
+from trainact.lab.data.names import COLLECTIONS, DETECTION
 from trainact.lab.recipes.experiment import Experiment
 from trainact.lab.recipes.recipe import Recipe, identify, name_run
 from trainact.lab.records.record import RunFolder, read_record

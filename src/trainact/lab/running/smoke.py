@@ -4,9 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
-from trainact.lab.data.sources import PLACED
+from trainact.lab.data.names import PLACED
 from trainact.lab.recipes.experiment import Experiment
 from trainact.lab.recipes.recipe import change_recipe
 
@@ -45,7 +43,7 @@ def shrink(experiment: Experiment, changes: Mapping[str, Any] | None = None) -> 
             "data.batch_size": 8,
             "data.image_size": max(32, data.image_size * 2 // 7 // 16 * 16),  # 64 of 224
         }
-    if run.precision == "fp16" and not torch.cuda.is_available():
+    if run.precision == "fp16" and not _has_gpu():
         smaller["run.precision"] = "no"
     if experiment.networks:
         smaller |= {"data.train_images": 8, "data.test_images": 8, "data.batch_size": 4}
@@ -57,3 +55,9 @@ def shrink(experiment: Experiment, changes: Mapping[str, Any] | None = None) -> 
     return dataclasses.replace(
         experiment, recipe=recipe, budgets=(1,), seeds=experiment.seeds[:1], changes={1: first}
     )
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainact.errors import TrActError, TrActValueError
 from trainact.lab.data.images import DataError
-from trainact.lab.data.sources import NAMES
+from trainact.lab.data.names import NAMES
 from trainact.lab.models.detection.faster_rcnn import DETECTOR
 from trainact.lab.models.pretrained import find_weights, hash_file
 from trainact.lab.recipes.recipe import Recipe

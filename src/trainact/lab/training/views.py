@@ -3,9 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["VIEWS", "ViewAverage"]
-
-VIEWS = 6
+__all__ = ["ViewAverage"]
 
 
 class ViewAverage(nn.Module):
