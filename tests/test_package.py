@@ -1,10 +1,15 @@
 """The package as its users meet it: a wheel, a README that runs, imports that go one way."""
 
 import ast
+import contextlib
+import importlib
+import itertools
+import os
 import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -13,11 +18,16 @@ import pytest
 import torch
 
 import trainact
+from trainact import TorchVersionError
+from trainact.torch_version import OLDEST_TORCH, check_torch_version
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "trainact"
 ORDER = [
     "errors",
+    "torch_version",
+    "lazy_names",
+    "defaults",
     "torch_internals",
     "options",
     "device_costs",
@@ -114,7 +124,57 @@ def test_the_core_needs_torch_alone_and_takes_the_one_that_is_there(distribution
     assert len(needed) == 1
     assert re.fullmatch(r"Requires-Dist: torch>=[\d.]+", needed[0])
     extras = {line.removeprefix("Provides-Extra: ") for line in lines if "Provides-Extra" in line}
-    assert {"lab", "bench", "dev"} <= extras
+    assert extras == {"all", "bench", "lab", "ray"}
+
+
+def test_the_oldest_torch_is_the_one_of_the_metadata():
+    needed = read_project()["project"]["dependencies"]
+    assert needed == [f"torch>={'.'.join(map(str, OLDEST_TORCH))}"]
+
+
+def read_project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_every_dependency_has_a_lower_bound():
+    project = read_project()
+    lists = [project["project"]["dependencies"], *project["dependency-groups"].values()]
+    lists += project["project"]["optional-dependencies"].values()
+    for requirement in itertools.chain(*lists):
+        assert ">=" in requirement or requirement.startswith("trainact["), requirement
+
+
+def test_every_package_that_the_lab_imports_is_declared():
+    extras = read_project()["project"]["optional-dependencies"]
+    declared = {re.split(r"[>\[]", text)[0].lower() for text in itertools.chain(*extras.values())}
+    names = {"PIL": "pillow", "skimage": "scikit-image", "tomli_w": "tomli-w"}
+    known = {*sys.stdlib_module_names, "trainact", "torch"}
+    for file in SOURCE.rglob("*.py"):
+        for module in list_top_modules(file) - known:
+            assert names.get(module, module).lower() in declared, f"{module} of {file}"
+
+
+def list_top_modules(file: Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    others = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    return {name.split(".")[0] for name in plain | others if name}
+
+
+def test_the_citation_and_the_changelog_name_the_version():
+    assert f"version: {trainact.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {trainact.__version__} - " in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_links_of_the_readme_are_absolute_and_lead_to_files():
+    text, home = (ROOT / "README.md").read_text(), read_project()["project"]["urls"]["Homepage"]
+    assert not re.search(r"\]\((?!https?://|#)", re.sub(r"```.*?```", "", text, flags=re.S))
+    places = re.findall(rf"{home}/blob/main/([\w./-]+)", text)
+    assert len(places) > 5
+    for place in places:
+        assert (ROOT / place).exists(), place
+    for name in re.findall(r"\[(docs/[\w.-]+)\]", text):
+        assert f"[{name}]: {home}/blob/main/{name}\n" in text
 
 
 def test_the_source_distribution_is_whole(distributions):
@@ -133,6 +193,78 @@ def test_importing_the_method_imports_nothing_but_torch():
     )
     shown = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert set(ast.literal_eval(shown)) <= {"trainact", "torch"}
+
+
+def run_python(code: str, *folders: Path) -> str:
+    """Return what a fresh process prints; ``folders`` come first in its path."""
+    path = os.pathsep.join(map(str, [*folders, *filter(None, sys.path)]))
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["trainact", "trainact.lab.commands.cli", "trainact.layers"])
+def test_an_old_torch_gives_one_message(tmp_path, name):
+    package = tmp_path / "torch-2.8.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.8.0\n")
+    code = f"try: import {name}\nexcept ImportError as error: print(type(error).__name__, error)"
+    assert run_python(code, tmp_path) == (
+        "TorchVersionError trainact needs torch 2.9 or newer, but torch 2.8.0 is installed: run "
+        "pip install --upgrade 'torch>=2.9'. On older versions torch.compile would train without "
+        "TrAct.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "is_old"),
+    [
+        ("2.8.1+cu128", True),
+        ("2.10.0", False),
+        ("2.9.0a0+git", False),
+        ("1.13", True),
+        ("?", False),
+    ],
+)
+def test_the_version_of_a_torch_that_is_imported_counts(version, is_old, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", version)
+    expected = pytest.raises(TorchVersionError) if is_old else contextlib.nullcontext()
+    with expected:
+        check_torch_version()
+
+
+def test_names_are_imported_on_first_use_and_all_are_listed():
+    code = (
+        "import sys, trainact; assert 'torch' not in sys.modules; "
+        "assert set(trainact.__all__) <= set(dir(trainact)); "
+        "from trainact import *; assert TrAct is trainact.wrap.TrAct; "
+        "assert trainact.reference.__name__ == 'trainact.reference'; print('TrAct' in vars(trainact))"
+    )
+    assert run_python(code) == "True\n"
+    with pytest.raises(AttributeError, match="module 'trainact' has no attribute 'TrAckt'"):
+        trainact.TrAckt  # noqa: B018
+
+
+def test_type_checkers_see_the_names_where_they_are():
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    (block,) = (n for n in tree.body if isinstance(n, ast.If) and "not" not in ast.unparse(n.test))
+    homes = {alias.name: node.module for node in block.body for alias in node.names}
+    assert set(homes) == set(trainact.__all__)
+    for name, module in homes.items():
+        assert getattr(trainact, name) is getattr(importlib.import_module(module), name)
+
+
+def test_a_name_may_be_used_first_inside_a_compiled_function():
+    code = (
+        "import torch, trainact\n"
+        "def forward(w, x): return x @ trainact.precondition_grad(w, x).T\n"
+        "w = torch.randn(3, 4, requires_grad=True)\n"
+        "torch.compile(forward, backend='eager', fullgraph=True)(w, torch.randn(5, 4)).sum().backward()\n"
+        "print(w.grad.shape)"
+    )
+    assert run_python(code).splitlines()[-1] == "torch.Size([3, 4])"
 
 
 @pytest.mark.parametrize("name", ORDER)
