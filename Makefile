@@ -1,18 +1,23 @@
-# make demo: set everything up and run the main job.  make test: set everything up and run all checks.
+# make demo: install what it needs and run the main job.  make test: install the rest and run the checks.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
+LAB     = $(VENV)/.installed-lab
 STAMP   = $(VENV)/.installed
-PIP     = $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PIP     = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# One process per core, each with one thread; a file's tests stay in one process.
+PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
-.PHONY: demo test test-thorough check bench zoo pages rivals install format clean
+.PHONY: demo test test-slow test-thorough check bench zoo pages rivals install format clean
 
-demo: $(STAMP)
+demo: $(LAB)
 	$(BIN)/trainact compare --jobs 2
 
-# One process per core, each with one thread; a file's tests stay in one process.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	$(PYTEST) -m "not slow"
+
+test-slow: $(STAMP)
+	$(PYTEST) -m slow
 
 test-thorough: $(STAMP)
 	TRAINACT_HYPOTHESIS=thorough $(BIN)/python -m pytest tests/test_properties.py
@@ -45,9 +50,15 @@ pages: $(STAMP)
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(LAB): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --editable ".[lab,bench,integrations,dev]"
+	$(PIP) --editable ".[lab]"
+	touch $@
+
+# pip knows dependency groups from 25.1 on
+$(STAMP): $(LAB)
+	$(PIP) --upgrade "pip>=25.1"
+	$(PIP) --editable ".[all]" --group dev
 	touch $@
 
 clean:

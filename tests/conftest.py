@@ -1,8 +1,12 @@
-"""Shared fixtures: real images, and one hypothesis profile for each of the two commands."""
+"""Shared fixtures: photographs, and one hypothesis profile for each of the two commands."""
 
+import atexit
+import functools
 import io
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +14,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from torch import Tensor
+
+from photo_samples import write_samples
 
 for variable in list(
     os.environ
@@ -37,18 +43,37 @@ settings.register_profile(
 settings.load_profile(os.environ.get("TRAINACT_HYPOTHESIS", "usual"))
 
 
+@functools.cache
+def find_samples() -> Path:
+    """Return the folder of image samples, or of crops that stand in for them."""
+    folder = os.environ.get("TRAINACT_SAMPLES")
+    if folder:
+        return Path(folder)
+    made = tempfile.mkdtemp(prefix="trainact-samples-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return write_samples(Path(made))
+
+
 @pytest.fixture(scope="session")
 def samples() -> Path:
-    """Folder of real image samples, in their users' layouts."""
+    """Folder of photographs: ``cifar10/test.parquet`` and folders by class."""
+    if not os.environ.get("TRAINACT_SAMPLES"):
+        pytest.importorskip("skimage", reason="the photographs are in scikit-image's wheel")
+    return find_samples()
+
+
+@pytest.fixture(scope="session")
+def real_samples() -> Path:
+    """Folder of parts of the published data sets, in their users' layouts."""
     folder = os.environ.get("TRAINACT_SAMPLES")
     if not folder:
-        pytest.skip("needs real images: set TRAINACT_SAMPLES to a folder with cifar10/test.parquet")
+        pytest.skip("needs parts of the published data sets: set TRAINACT_SAMPLES to their folder")
     return Path(folder)
 
 
 @pytest.fixture(scope="session")
 def cifar_images(samples: Path) -> Tensor:
-    """The first 32 test images of the CIFAR-10 sample, float64 in [0, 255], [32, 3, 32, 32]."""
+    """32 photographs, those of the CIFAR-10 sample if it is there, float64 in [0, 255], [32, 3, 32, 32]."""
     return read_cifar_images(samples, 32)
 
 

@@ -2,8 +2,6 @@
 
 import copy
 import math
-import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from cases import assert_close
-from conftest import read_cifar_images
+from conftest import find_samples, read_cifar_images
 from trainact import TrAct, accumulate
 from trainact.reference import cut_patches, tract_gradient_of_layer
 
@@ -67,7 +65,7 @@ def draw_values(draw, shape: tuple[int, ...]) -> Tensor:
     if not draw(st.booleans()):
         return torch.randn(shape, dtype=torch.float64)
     if not _IMAGES:
-        _IMAGES.append(read_cifar_images(Path(os.environ["TRAINACT_SAMPLES"]), 64) / 255)
+        _IMAGES.append(read_cifar_images(find_samples(), 64) / 255)
     start = draw(st.integers(0, 150_000))
     crop = _IMAGES[0].flatten()[start : start + math.prod(shape)].reshape(shape)
     event("crop of a real image")

@@ -13,6 +13,7 @@ if not (dist.is_available() and dist.is_gloo_available()):
     pytest.skip("needs torch.distributed with gloo", allow_module_level=True)
 
 from distributed_worker import CHECKS, ONLY_ON_TWO_RANKS
+from slow_cases import mark_slow
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 
@@ -50,7 +51,7 @@ def results(tmp_path_factory):
 @pytest.mark.parametrize(
     ("ranks", "name"),
     [(2, name) for name in CHECKS]
-    + [(4, name) for name in CHECKS if name not in ONLY_ON_TWO_RANKS],
+    + mark_slow([(4, name) for name in CHECKS if name not in ONLY_ON_TWO_RANKS], fast=0),
 )
 def test_that(ranks, name, results):
     outcomes = results(ranks).get(name, ["not reached: an earlier check failed"])
@@ -58,6 +59,7 @@ def test_that(ranks, name, results):
 
 
 @pytest.mark.parametrize("how", ["dies", "stays away", "join"])
+@pytest.mark.slow
 def test_a_missing_rank_is_an_error_within_the_timeout(how, tmp_path):
     outcomes = launch(2, tmp_path, how)[how]
     assert outcomes[0] == "ok", outcomes[0]

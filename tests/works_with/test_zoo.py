@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from slow_cases import mark_slow
 from tools import zoo
 from trainact import (
     TrActValueError,
@@ -42,7 +43,7 @@ def page() -> str:
     return PAGE.read_text()
 
 
-@pytest.mark.parametrize("reference", SAMPLE)
+@pytest.mark.parametrize("reference", mark_slow(SAMPLE, fast=4))
 def test_the_page_says_what_a_search_finds_today(reference, page):
     row = zoo.examine(reference)
     assert str(row) in page.splitlines()

@@ -25,8 +25,8 @@ def test_all_data_sets_are_listed(capsys):
     assert re.search(r"imagenet +1,281,167 +50,000 +1,000", shown)
 
 
-def test_a_sample_is_not_as_published(samples, capsys):
-    words = ["data", "flowers102", "--data", str(samples / "flowers102"), "--images", "3"]
+def test_a_sample_is_not_as_published(real_samples, capsys):
+    words = ["data", "flowers102", "--data", str(real_samples / "flowers102"), "--images", "3"]
     assert main(words) == 1
     shown = capsys.readouterr().out
     assert re.search(r"training images +612 +2,040 +differs", shown)

@@ -58,8 +58,8 @@ def test_a_damaged_image_is_found_if_it_is_decoded(small, tmp_path):
 @pytest.mark.parametrize(
     "name", ["imagenette", "flowers102", "stanford_cars", "cifar10", "cifar100"]
 )
-def test_the_samples_are_parts_of_the_published_sets(samples, name):
-    found = check(name, samples / name, images=5)
+def test_the_samples_are_parts_of_the_published_sets(real_samples, name):
+    found = check(name, real_samples / name, images=5)
     assert not found.is_right
     assert f"training images (published: {found.published.train:,})" in found.difference
     assert found.classes == found.published.classes
@@ -67,8 +67,8 @@ def test_the_samples_are_parts_of_the_published_sets(samples, name):
     assert not found.train.damaged + found.test.damaged
 
 
-def test_the_sample_of_a_detector_has_images_of_their_annotated_size(samples):
-    found = check("voc2007", samples / "voc2007", images=None)
+def test_the_sample_of_a_detector_has_images_of_their_annotated_size(real_samples):
+    found = check("voc2007", real_samples / "voc2007", images=None)
     assert (found.train.images, found.test.images, found.train.decoded) == (100, 60, 100)
     assert not found.train.damaged + found.test.damaged
     assert found.train.per_class[0] >= 1

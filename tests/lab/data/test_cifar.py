@@ -409,8 +409,8 @@ def test_two_processes_at_once_download_it_once(small, tmp_path, cache):
 
 
 @pytest.mark.parametrize(("name", "classes"), [("cifar10", 10), ("cifar100", 100)])
-def test_the_real_samples_are_read(samples, name, classes):
-    data = load_data(DataFields(name=name, folder=str(samples / name), train_images=500))
+def test_the_real_samples_are_read(real_samples, name, classes):
+    data = load_data(DataFields(name=name, folder=str(real_samples / name), train_images=500))
     assert data.train.images.shape == (500, 3, 32, 32)
     assert data.train.labels.bincount().tolist() == [500 // classes] * classes
     assert len(data.test) == 2000

@@ -323,11 +323,11 @@ def test_folders_without_classes_are_refused(tmp_path):
         ("stanford_cars", 196, 784, 391),
     ],
 )
-def test_the_real_samples_are_read(samples, name, classes, train, test):
-    data = stream(samples / name)
+def test_the_real_samples_are_read(real_samples, name, classes, train, test):
+    data = stream(real_samples / name)
     assert (len(data.classes), len(data.train), len(data.test)) == (classes, train, test)
-    few = load(samples / name, image_size=48, train_images=2 * classes, test_images=30)
+    few = load(real_samples / name, image_size=48, train_images=2 * classes, test_images=30)
     assert few.train.images.shape == (2 * classes, 3, 48, 48)
     assert few.train.labels.bincount().tolist() == [2] * classes
     assert few.train.images.float().std() > 30
-    assert os.fspath(samples) not in data.train.items[0]
+    assert os.fspath(real_samples) not in data.train.items[0]

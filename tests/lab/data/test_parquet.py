@@ -133,8 +133,8 @@ def test_a_label_that_no_class_has_is_refused(tmp_path):
         load(write_parquet(tmp_path, tables))
 
 
-def test_the_real_parquet_sample_is_read(samples):
-    data = load(samples / "cifar100", train_images=200, test_images=100)
+def test_the_real_parquet_sample_is_read(real_samples):
+    data = load(real_samples / "cifar100", train_images=200, test_images=100)
     assert data.train.images.shape == (200, 3, 32, 32)
     assert data.classes[:2] == ("apple", "aquarium_fish")
 

@@ -70,8 +70,8 @@ def test_a_wrong_annotation_is_named(text, message):
 # the set
 
 
-def test_the_sample_is_read_whole(samples):
-    data = load(samples / "voc2007")
+def test_the_sample_is_read_whole(real_samples):
+    data = load(real_samples / "voc2007")
     assert (len(data.train), len(data.test)) == (100, 60)
     assert len(data.classes) == 20
     for image in (*data.train, *data.test):

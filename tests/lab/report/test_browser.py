@@ -17,6 +17,7 @@ pytest.importorskip("rich", reason="terminal tables need rich")
 from trainact.lab.commands import cli
 from trainact.lab.report.wording import SMOKE_WARNING
 
+pytestmark = pytest.mark.slow
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((path for path in map(shutil.which, NAMES) if path), None)
 WIDTHS = (390, 1200)

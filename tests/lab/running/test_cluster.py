@@ -44,6 +44,7 @@ def refuse(cluster: Cluster) -> None:
 
 
 @needs_ray
+@pytest.mark.slow
 def test_a_killed_workers_run_is_resumed_and_all_runs_are_done_once(tmp_path, monkeypatch):
     file, out = tmp_path / "two.toml", tmp_path / "out"
     file.write_text(EXPERIMENT)
@@ -84,6 +85,7 @@ class Post:
         self.box.put(name, line)
 
 
+@pytest.mark.slow
 def test_a_run_that_a_signal_stopped_is_submitted_again(tmp_path, monkeypatch):
     """Ray restarts a task whose process dies, not one that raises."""
 

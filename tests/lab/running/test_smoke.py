@@ -3,6 +3,7 @@
 import pytest
 
 from lab_helpers import measure_fixed_batch
+from slow_cases import mark_slow
 from trainact.lab.recipes.experiment import find_experiment, list_experiments
 from trainact.lab.recipes.recipe import change_recipe
 from trainact.lab.running.smoke import shrink
@@ -28,7 +29,7 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize(("name", "arm"), FAMILIES)
+@pytest.mark.parametrize(("name", "arm"), mark_slow(FAMILIES, fast=2))
 def test_the_loss_on_a_fixed_batch_falls(tmp_path, name, arm):
     experiment = shrink(find_experiment(name))
     (run,) = [run for run in experiment.split()[0].plan() if run.run.arm == arm]
@@ -52,7 +53,7 @@ LARGE_FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("name", LARGE_FAMILIES)
+@pytest.mark.parametrize("name", mark_slow(LARGE_FAMILIES))
 def test_the_loss_of_a_large_recipe_falls(samples, tmp_path, name):
     folder, changes = LARGE_FAMILIES[name]
     recipe = shrink(find_experiment(name)).recipe

@@ -65,6 +65,7 @@ def interrupt(
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(("number", "code"), CODES)
+@pytest.mark.slow
 def test_the_same_command_resumes_the_run(tmp_path, number, code):
     recipe = read_by_workers(make_quick(**LONG), write_folder(tmp_path / "set", IMAGES))
     write_recipe(recipe, tmp_path / "recipe.toml")
@@ -82,6 +83,7 @@ def test_the_same_command_resumes_the_run(tmp_path, number, code):
 
 
 @pytest.mark.parametrize(("number", "code"), CODES)
+@pytest.mark.slow
 def test_runs_side_by_side_are_all_saved_and_none_has_failed(tmp_path, number, code):
     write_recipe(make_quick(**ENDLESS), tmp_path / "recipe.toml")
     more = ["--seeds", "0,1", "--jobs", "2", "--out", str(tmp_path / "out")]
@@ -94,6 +96,7 @@ def test_runs_side_by_side_are_all_saved_and_none_has_failed(tmp_path, number, c
     assert len({path.parent for path in tmp_path.rglob("checkpoint-*")}) == 2
 
 
+@pytest.mark.slow
 def test_ranks_save_and_stop_together(tmp_path):
     if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
         pytest.skip("needs torch.distributed with gloo")
@@ -147,6 +150,7 @@ def test_a_signal_stops_the_run_without_a_standard_error(tmp_path, monkeypatch):
     assert list(tmp_path.rglob("checkpoint-*"))
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_stops_at_once(tmp_path):
     with pytest.raises(KeyboardInterrupt) as caught:
         train(make_quick(run__checkpoint_seconds=1e9), tmp_path, press_at("epoch", 1, times=2))

@@ -21,6 +21,7 @@ from trainact.lab.recipes.recipe import write_recipe
 from trainact.lab.records.record import RunFolder, read_record
 from trainact.lab.training.train import train
 
+pytestmark = pytest.mark.slow
 UNEVEN = {"data__train_images": 328, "run__accumulation": 2}
 SAME = {
     "plain": {"tract__enabled": False, "run__device": "auto"},

@@ -20,6 +20,7 @@ from lab_helpers import (
     without_times,
 )
 from result_folders import find_records
+from slow_cases import mark_slow
 from trainact.lab.files import StorageError
 from trainact.lab.recipes.recipe import change_recipe, read_recipe, write_recipe
 from trainact.lab.records.record import RunFolder, read_record
@@ -88,7 +89,7 @@ def test_the_seed_changes_weights_and_order(tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [
+    mark_slow([
         {},
         {"model__name": "small_models:make_noisy", "run__ema": 0.9},
         {"optimizer__name": "adam", "optimizer__lr": 1e-3, "run__accumulation": 2},
@@ -144,7 +145,7 @@ def test_the_seed_changes_weights_and_order(tmp_path):
             "tract__moment_decay": 0.9,
             "run__accumulation": 2,
         },
-    ],
+    ], fast=2),
     ids=["sgd", "dropout-ema", "adam-accumulation", "two-optimizers", "bf16-clip", "deit", "speed", "mac",
          "muon-body", "foof", "asgo", "muon-stem", "average"],
 )  # fmt: skip
@@ -286,6 +287,7 @@ def test_a_first_layer_rate_is_the_same_as_a_larger_gradient_under_sgd(tmp_path)
     [{}, {"tract__enabled": False, "optimizer__first_layer_name": "foof"}],
     ids=["tract", "foof"],
 )
+@pytest.mark.slow
 def test_compiled_training_agrees_with_eager(tmp_path, changes):
     eager = train(make_quick(schedule__epochs=1, **changes), tmp_path, ignore)
     compiled = train(make_quick(schedule__epochs=1, run__compile=True, **changes), tmp_path, ignore)
@@ -293,6 +295,7 @@ def test_compiled_training_agrees_with_eager(tmp_path, changes):
     assert math.isclose(a, b, rel_tol=1e-4)
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_the_command_ends_with_the_same_numbers(tmp_path):
     """kill -9, several times, then the same command: bit for bit what one run gives.
 
@@ -321,6 +324,7 @@ def test_killed_at_random_moments_the_command_ends_with_the_same_numbers(tmp_pat
     assert without_times(resumed) == without_times(whole)
 
 
+@pytest.mark.slow
 def test_two_processes_do_the_same_run_once(tmp_path):
     recipe = make_quick(schedule__epochs=20)
     file = tmp_path / "recipe.toml"
@@ -335,6 +339,7 @@ def test_two_processes_do_the_same_run_once(tmp_path):
     assert len(find_records(tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_ranks_do_not_wait_for_a_run_that_another_process_does(tmp_path):
     one, other = (RunFolder(tmp_path, make_quick()) for _ in range(2))
     refused = pytest.raises(StorageError, match="another process is doing the run in")

@@ -263,9 +263,12 @@ def test_wrong_arguments_are_refused(changes, message):
 # runs
 
 
-def test_a_pair_on_real_images_comes_out_as_records_and_a_comparison(samples, tmp_path, capsys):
+@pytest.mark.slow
+def test_a_pair_on_real_images_comes_out_as_records_and_a_comparison(
+    real_samples, tmp_path, capsys
+):
     """The command that the documentation gives."""
-    folder = str(samples / "voc2007")
+    folder = str(real_samples / "voc2007")
     arguments = ["run", "detection-voc2007", "--smoke", "--data.folder", folder]
     assert main([*arguments, "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr()
@@ -302,6 +305,7 @@ def voc(tmp_path_factory):
     [{}, {"run__accumulation": 2, "run__ema": 0.5, "tract__enabled": False}],
     ids=["tract", "plain-accumulation-ema"],
 )
+@pytest.mark.slow
 def test_an_interrupted_run_ends_with_the_same_numbers(voc, tmp_path, monkeypatch, changes):
     monkeypatch.setattr(train_module, "REPORT_EVERY", 1)
     recipe = make_small(voc, **changes)
@@ -372,6 +376,7 @@ def test_the_recipe_is_the_paper_where_it_speaks_and_says_what_it_chose():
     assert all(not run.tract.enabled and run.data.evaluate_on == "held-out" for run in tuned)
 
 
+@pytest.mark.slow
 def test_two_ranks_keep_the_global_batch(voc, tmp_path):
     if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
         pytest.skip("needs torch.distributed with gloo")
