@@ -51,7 +51,7 @@ def test_the_sum_says_how_many_runs_are_shared(capsys):
     assert "All together: 60 runs, 36 h GPU." in capsys.readouterr().out
     assert cli.main(["ls", "cifar10"]) == 0
     shown = capsys.readouterr().out
-    assert re.search(r"All together: \d+ runs \(\d+ more are in several recipes and done once\), "
+    assert re.search(r"All together: \d+ runs \(\d+ more are shared and done once\), "
                      r".* GPU", shown)  # fmt: skip
 
 

@@ -77,5 +77,5 @@ def _describe_total(costs: Sequence[ExperimentCost], throughputs: Sequence[Throu
             seconds[suited.kind] = seconds.get(suited.kind, 0.0) + time
     times = " and ".join(f"{format_duration(time)} {kind}" for kind, time in seconds.items())
     runs, new = sum(cost.runs for cost in costs), sum(cost.new for cost in costs)
-    same = f" ({runs - new} more are in several recipes and done once)" if runs > new else ""
+    same = f" ({runs - new} more are shared and done once)" if runs > new else ""
     return f"All together: {count(new, 'run')}{same}, {times or 'of unknown time'}."
