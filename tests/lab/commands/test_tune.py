@@ -10,11 +10,11 @@ from result_folders import find_records, write_record, write_study, write_tuning
 from trainact.errors import TrActValueError
 from trainact.lab.commands import tune as tune_module
 from trainact.lab.commands.cli import main
-from trainact.lab.commands.report import read_report
 from trainact.lab.recipes.experiment import find_experiment, make_experiment
 from trainact.lab.recipes.recipe import recipe_to_dict
 from trainact.lab.recipes.tuning import read_tuning, use_tuning
 from trainact.lab.report.chapters import ChapterId
+from trainact.lab.report.experiments_report import read_report
 from trainact.lab.running import runner
 
 RECIPE = """

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from trainact.lab.cost.estimates import (
-    VIEWS,
     Throughput,
     count_model,
     count_run,
@@ -17,7 +16,6 @@ from trainact.lab.cost.multiply_adds import estimate_cost
 from trainact.lab.models.build import build_model
 from trainact.lab.recipes.experiment import find_experiment, make_experiment
 from trainact.lab.recipes.recipe import Recipe, change_recipe, recipe_to_dict
-from trainact.lab.training.views import ViewAverage
 
 SMALL = "cifar10-cpu-resnet-sgd"
 
@@ -82,18 +80,6 @@ def test_the_throughputs_name_hardware_and_source():
     assert "the paper's 1091 s" in gpu.source
     plain = next(r for r in find_experiment("cifar10-vit").plan() if r.run.arm == "plain")
     assert gpu.estimate_seconds(count_run(plain)) == pytest.approx(1091)
-
-
-def test_a_test_with_views_takes_their_number_of_forwards():
-    seen = []
-
-    class Watched(torch.nn.Module):
-        def forward(self, x):
-            seen.append(len(x))
-            return x.flatten(1)
-
-    ViewAverage(Watched())(torch.zeros(4, 3, 8, 8))
-    assert sum(seen) == VIEWS * 4
 
 
 def test_a_network_of_the_papers_table_is_counted_by_its_entry():

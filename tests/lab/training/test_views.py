@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from trainact.lab.training.views import VIEWS, ViewAverage
+from trainact.lab.cost.estimates import VIEWS
+from trainact.lab.training.views import ViewAverage
 
 
 def list_views(image):
