@@ -306,6 +306,23 @@ def test_several_steps_equal_those_of_a_plain_loop(train, run, clip, whole_batch
         assert_close(weight, expected.state_dict()[name])
 
 
+@every_trainer
+def test_several_steps_with_a_trained_bias_equal_those_of_whole_batches(train, run):
+    """``center=True`` changes the gradient of the bias too, which must not outlive its step."""
+    run.steps, run.per_step, run.whole_batch = 2, 2, True
+    run.model = Network().double()
+    apply_tract(run.model, LAM, layers="stem", center=True)
+    expected = copy.deepcopy(run.model)
+    optimizer = torch.optim.SGD(expected.parameters(), RATE, momentum=0.9)
+    for images, labels in zip(run.images.split(2 * SIZE), run.labels.split(2 * SIZE), strict=True):
+        optimizer.zero_grad()
+        expected(images, labels)["loss"].backward()
+        optimizer.step()
+    trained = train(run).state_dict()
+    for name, weight in expected.state_dict().items():
+        assert_close(trained[name], weight)
+
+
 @pytest.mark.parametrize("whole_batch", [False, True], ids=["each", "whole"])
 @every_trainer
 def test_a_resumed_training_ends_where_an_uninterrupted_one_does(train, run, whole_batch):

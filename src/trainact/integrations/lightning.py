@@ -68,4 +68,5 @@ class TrActAccumulation(Callback):
 def _clear_gradients(model: LightningModule) -> None:
     """Drop the gradients of the last step; Lightning itself clears them after the forward."""
     for layer in list_tract_layers(model).values():
-        layer.weight.grad = None
+        for parameter in layer.parameters():
+            parameter.grad = None
