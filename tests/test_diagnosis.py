@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from trainact import TrAct, TrActError, diagnose
-from trainact.reference import tract_gradient
+from trainact.reference import tract_gradient, tract_gradients_of_layer
+from trainact.rows import patches_of_layer, unfold_rows
 
 
 def test_tokens_of_a_dictionary_train_their_pre_activations_already():
@@ -39,6 +40,38 @@ def test_the_numbers_are_those_of_their_definitions():
     assert diagnosis.condition_number == pytest.approx(condition.item())
     assert diagnosis.grad_norm_ratio == pytest.approx((tract.norm() / plain.norm()).item())
     assert diagnosis.effective_inputs == pytest.approx((values / (values + 0.3)).sum().item())
+
+
+@pytest.mark.parametrize("center", [False, True, "batchnorm"])
+@pytest.mark.parametrize("relative", [False, True])
+def test_the_options_of_the_layer_count(center, relative):
+    layer = TrAct(nn.Conv2d(4, 6, 3, groups=2).double(), 0.3, center=center, relative=relative)
+    x, grad_z = 7 * torch.randn(5, 4, 8, 8).double() + 3, torch.randn(5, 6, 6, 6).double()
+    if center == "batchnorm":
+        grad_z -= grad_z.mean((0, 2, 3), keepdim=True)
+    diagnosis = diagnose(layer, x, grad_z)
+    plain = nn.grad.conv2d_weight(x, layer.weight.shape, grad_z, groups=2)
+    by_bias = grad_z.sum((0, 2, 3))
+    options = {"center": center, "relative": relative}
+    tract = tract_gradients_of_layer(layer, x, grad_z, 0.3, **options)
+    for name, (weight, bias) in {"plain": (plain, by_bias), "tract": tract}.items():
+        step = nn.functional.conv2d(x, weight, bias if center is True else None, groups=2)
+        if center == "batchnorm":
+            step = step - step.mean((0, 2, 3), keepdim=True)
+        wanted = 180 * grad_z
+        distance = ((step - wanted).norm() / wanted.norm()).item()
+        assert getattr(diagnosis, f"distance_{name}") == pytest.approx(distance)
+    assert diagnosis.grad_norm_ratio == pytest.approx((tract[0].norm() / plain.norm()).item())
+    values = []
+    for group in unfold_rows(x, patches_of_layer(layer)):
+        matrix = group - group.mean(0) if center else group
+        found = torch.linalg.eigvalsh(matrix.T @ matrix / 180)
+        values.append((found, 0.3 * found.mean() if relative else 0.3))
+    directions = sum((found / (found + damping)).sum() for found, damping in values) / 2
+    assert diagnosis.effective_inputs == pytest.approx(directions.item())
+    condition = max((found[-1] + damping) / (found[0] + damping) for found, damping in values)
+    assert diagnosis.condition_number == pytest.approx(condition.item())
+    assert ("(relative:" in diagnosis.advice) == relative
 
 
 def test_on_real_images_tract_is_nearer_to_the_wanted_step(cifar_images):

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from trainact.errors import TrActValueError, UnsupportedLayerError
 from trainact.layers import TrActLayer
-from trainact.options import DEFAULT_LAM, check_lam
+from trainact.options import DEFAULT_LAM, Options, check_lam
 from trainact.reference import preactivations_as_rows
 from trainact.rows import SUPPORTED_LAYERS, PlainLayer, patches_of_layer, unfold_rows
+from trainact.second_moment import scale_damping
 
 __all__ = ["Diagnosis", "diagnose"]
 
@@ -22,10 +23,13 @@ class Diagnosis:
     """Numbers about one layer and one batch; ``print`` it for a summary.
 
     The desired step of the pre-activations is b ∇z. A step of the weights gives x ΔWᵀ instead, with
-    ΔW = G in plain training and ΔW = G (xᵀx/b + λI)⁻¹ with TrAct.
+    ΔW = G in plain training and ΔW = G (xᵀx/b + λI)⁻¹ with TrAct. A layer with ``center`` has the
+    covariance C in place of xᵀx/b; with ``center=True`` both steps include that of the bias, and
+    with ``center="batchnorm"`` they are those behind the batch norm, without their mean.
     """
 
     lam: float
+    """λ, which ``relative=True`` multiplies by the mean eigenvalue."""
     num_rows: int
     """b"""
     num_inputs: int
@@ -37,10 +41,10 @@ class Diagnosis:
     """‖actual − desired‖ / ‖desired‖ of the same two steps."""
     distance_tract: float
     smallest_eigenvalue: float
-    """Of xᵀx/b, over all groups."""
+    """Of xᵀx/b or C, over all groups."""
     largest_eigenvalue: float
     condition_number: float
-    """Of xᵀx/b + λI."""
+    """Of xᵀx/b + λI or C + λI, the largest of all groups."""
     grad_norm_ratio: float
     """‖TrAct gradient‖ / ‖plain gradient‖; it matters for gradient clipping."""
     effective_inputs: float
@@ -76,8 +80,8 @@ def diagnose(layer: PlainLayer, x: Tensor, grad_z: Tensor, lam: float | None = N
     True
 
     Args:
-        layer: a Linear or Conv1d/2d/3d, plain or with TrAct.
-        x: its input.
+        layer: a Linear or Conv1d/2d/3d, plain or with TrAct; its ``center`` and ``relative`` count.
+        x: its input; ``moment_decay`` has no effect on these numbers.
         grad_z: ∇z, the gradient of an averaged loss by its output, in the output's shape.
         lam: λ; None means the layer's, or the default for a plain layer.
 
@@ -100,15 +104,25 @@ def diagnose(layer: PlainLayer, x: Tensor, grad_z: Tensor, lam: float | None = N
             f"grad_z of shape {tuple(grad_z.shape)} does not match x of shape {tuple(x.shape)}: "
             f"{num_rows} rows need as many gradients of {layer.weight.shape[0]} outputs."
         )
+    options = layer.options if isinstance(layer, TrActLayer) else Options()
     desired = num_rows * flat.reshape(num_rows, groups, -1).transpose(0, 1)  # b ∇z, [g, b, m/g]
     plain = desired.mT @ rows / num_rows  # G
-    eigenvalues, vectors = torch.linalg.eigh(rows.mT @ rows / num_rows)
+    mean = rows.mean(1, keepdim=True) if options.center else None  # μ
+    used = rows if mean is None else rows - mean
+    eigenvalues, vectors = torch.linalg.eigh(used.mT @ used / num_rows)
     eigenvalues = eigenvalues.clamp(min=0)
-    tract = (plain @ vectors) / (eigenvalues + lam).unsqueeze(-2) @ vectors.mT
-    steps = {"plain": rows @ plain.mT, "tract": rows @ tract.mT}
-    smallest, largest = eigenvalues.min().item(), eigenvalues.max().item()
-    condition = (largest + lam) / (smallest + lam)
-    effective = (eigenvalues / (eigenvalues + lam)).sum().item() / groups
+    damping = torch.full_like(eigenvalues[:, 0], lam)
+    if options.relative:
+        damping = scale_damping(lam, eigenvalues.mean(1), None if mean is None else mean[:, 0])
+    damped = eigenvalues + damping.unsqueeze(1)
+    grad = desired.mT @ used / num_rows if options.changes_bias else plain  # G − g_b μᵀ, or G
+    tract = (grad @ vectors) / damped.unsqueeze(1) @ vectors.mT
+    steps = {"plain": used @ plain.mT, "tract": used @ tract.mT}
+    if options.changes_bias:
+        by_bias = desired.mean(1, keepdim=True)  # g_b
+        steps = {"plain": rows @ plain.mT + by_bias, "tract": steps["tract"] + by_bias}
+    largest = eigenvalues.max().item()
+    condition = (damped.amax(1) / damped.amin(1)).max().item()
     return Diagnosis(
         lam=lam,
         num_rows=num_rows,
@@ -117,27 +131,30 @@ def diagnose(layer: PlainLayer, x: Tensor, grad_z: Tensor, lam: float | None = N
         cosine_tract=_cosine(steps["tract"], desired),
         distance_plain=_relative_distance(steps["plain"], desired),
         distance_tract=_relative_distance(steps["tract"], desired),
-        smallest_eigenvalue=smallest,
+        smallest_eigenvalue=eigenvalues.min().item(),
         largest_eigenvalue=largest,
         condition_number=condition,
         grad_norm_ratio=(tract.norm() / plain.norm()).item(),
-        effective_inputs=effective,
-        advice=_advise(lam, largest, condition),
+        effective_inputs=(eigenvalues / damped).sum().item() / groups,
+        advice=_advise(lam, damping.min().item(), largest, condition),
     )
 
 
-def _advise(lam: float, largest: float, condition: float) -> str:
-    if largest <= lam:
+def _advise(lam: float, damping: float, largest: float, condition: float) -> str:
+    """Return what the eigenvalues say about λ; ``damping`` is what is added to them."""
+    shown = f"lam {lam:g}" if damping == lam else f"lam {lam:g} (relative: {damping:.3g})"
+    if largest <= damping:
         return (
-            f"lam {lam:g} exceeds every eigenvalue: TrAct is close to plain training with a step "
-            f"{1 / lam:.3g} times as large. Lower lam below {largest:.3g} or standardise the input."
+            f"{shown} exceeds every eigenvalue: TrAct is close to plain training with a step "
+            f"{1 / damping:.3g} times as large. Lower lam below {lam * largest / damping:.3g} or "
+            "standardise the input."
         )
     if condition > FLOAT32_LIMIT:
         return (
             f"condition number {condition:.3g} is too large for float32: standardise the input, or "
             "use moment_dtype=torch.float64."
         )
-    return f"lam {lam:g} lies below the largest eigenvalue {largest:.3g} and float32 suffices."
+    return f"{shown} lies below the largest eigenvalue {largest:.3g} and float32 suffices."
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:
