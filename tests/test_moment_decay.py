@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from cases import CASES, Case, assert_close
-from trainact import TrAct, TrActError, accumulate, remove_tract, tract_state
+from trainact import TrAct, TrActError, accumulate, load_tract_state, remove_tract, tract_state
 from trainact.reference import average_over_steps, cut_patches, preactivations_as_rows
 from trainact.rows import RowSample, patches_of_layer, unfold_rows
 
@@ -222,6 +222,20 @@ def test_the_average_follows_the_weight_to_a_device_but_not_to_a_dtype():
     assert all(tensor.is_meta for tensor in layer.memory.average.sums)
     layer.to_empty(device="cpu")
     assert not any(tensor.any() for tensor in tract_state(layer).values())
+
+
+def test_the_average_follows_weights_assigned_to_a_model_on_the_meta_device():
+    trained = linear(center=True)
+    (first, second) = batches(2)
+    backward(trained, *first)
+    with torch.device("meta"):
+        loaded = linear(center=True)
+    loaded.load_state_dict(trained.state_dict(), assign=True)
+    load_tract_state(loaded, tract_state(trained))
+    for layer in (trained, loaded):
+        layer.zero_grad()
+        backward(layer, *second)
+    assert torch.equal(loaded.weight.grad, trained.weight.grad)
 
 
 def test_half_precision_averages_in_full_precision():

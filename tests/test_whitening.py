@@ -472,6 +472,7 @@ REFUSED = [
     (lambda: nn.Conv2d(3, 4, 3), NOISE, {"scale": True}, "scale=True is a bool"),
     (lambda: nn.Conv2d(3, 4, 3), NOISE, {"eps": -1e-3}, "eps=-0.001 is out of range; .* 0.0005 is the"),
     (lambda: nn.Conv2d(3, 4, 3), NOISE, {"eps": 10**400}, "is out of range"),
+    (lambda: nn.Conv2d(3, 4, 3), NOISE, {"eps": False}, "eps=False is a bool"),
     (lambda: nn.Conv2d(3, 4, 3), NOISE, {"eps": "small"}, "eps='small' is a str"),
     (lambda: nn.Conv2d(3, 4, 3), NOISE, {"eps": 0, "filters": "random"}, "eps=0 is out of range; .* 0.1"),
     (lambda: nn.Conv2d(3, 4, 3), NOISE, {"signs": 1}, "signs=1 is not accepted; use True or False"),

@@ -112,6 +112,11 @@ def precondition_grad(
     lam = check_lam(lam)
     if not (bias is None or isinstance(bias, Tensor)):
         raise TrActTypeError(f"bias= takes a tensor; got {type(bias).__name__}.")
+    if options.changes_bias and bias is None:
+        raise TrActValueError(
+            "precondition_grad with center=True changes the gradients of weight and bias together; "
+            "pass the layer's bias=, or use center='batchnorm' if a batch norm follows the layer."
+        )
     if options.changes_bias:
         return apply_precondition_with_bias(weight, bias, x, patches, lam, options, Memory())
     if bias is not None:

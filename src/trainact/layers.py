@@ -96,10 +96,18 @@ class TrActLayer(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the moving average to the device of the weight; its dtype stays."""
         super()._apply(fn, recurse)
+        self._place_average()
+        return self
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Do the same after ``load_state_dict(..., assign=True)`` on the meta device."""
+        super()._load_from_state_dict(*args, **kwargs)
+        self._place_average()
+
+    def _place_average(self) -> None:
         average = self.memory.average
         if average is not None and average.total.device != self.weight.device:
             self.memory = self.memory._replace(average=average.to(self.weight.device))
-        return self
 
     def tear_down(self) -> None:
         """Remove everything that :meth:`set_up` added."""

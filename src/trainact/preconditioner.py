@@ -42,7 +42,7 @@ Woodbury's identity takes the rows x − μ here. If a batch norm follows the la
 the layer has a bias or not, and what is left is G (C + λI)⁻¹ (``center="batchnorm"``).
 
 **Relative** (``relative=True``). λ is multiplied by the mean eigenvalue, tr(·)/n, of the matrix
-that it damps, xᵀx/b or C, in each group. Constant rows have no scale: their ΔW is zero.
+that it damps, xᵀx/b or C, in each group. If that is zero (C of constant rows), so is ΔW.
 
 **Averaged** (``moment_decay=β``). xᵀx/b and μ of step t become Σ βᵏ (xᵀx/b)ₜ₋ₖ / Σ βᵏ and
 Σ βᵏ μₜ₋ₖ / Σ βᵏ, with k from 0 to t.

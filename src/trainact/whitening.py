@@ -151,7 +151,7 @@ def _check_settings(
     advice = (
         f"use a positive finite number; {DEFAULT_EPS[filters]:g} is the default for {filters!r}."
     )
-    if not (filters == "eigen" and eps == 0):
+    if not (filters == "eigen" and eps == 0 and not isinstance(eps, bool)):
         eps = _check_number("eps", eps, advice)
     for name, flag in (("signs", signs), ("freeze", freeze)):
         if not isinstance(flag, bool):
