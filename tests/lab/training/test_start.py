@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from lab_helpers import InterruptedRunError, ignore, make_quick, stop_after, without_times
-from trainact import whiten
+from trainact import TrActValueError, UnsupportedLayerError, apply_tract, whiten
 from trainact.lab.data import load_data
 from trainact.lab.models.build import hash_weights
 from trainact.lab.records.record import RunFolder
@@ -65,6 +65,49 @@ def test_a_start_is_that_of_the_first_training_images(tmp_path, filters, data):
     assert arms[0].trained_from == arms[1].trained_from
     other = open_session(tmp_path, **fields | {"model__start_images": 60}, model__start=filters)
     assert other.trained_from != arms[0].trained_from
+
+
+@pytest.mark.parametrize("values", ["standard", "unit", "raw"])
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_scaled_start_has_outputs_of_unit_variance(tmp_path, values, enabled):
+    """One factor; the bias and the weights that pair runs stay."""
+    fields = {"data__values": values, "model__start_images": 90, "tract__enabled": enabled}
+    plain = open_session(tmp_path, **fields)
+    session = open_session(tmp_path, **fields, model__start="scaled")
+    assert session.initial_weights == plain.initial_weights != session.trained_from
+    pixels = session.data.train.images[:90].float()
+    images = {
+        "raw": pixels, "unit": pixels / 255, "standard": prepare_images(session, 90)
+    }[values]  # fmt: skip
+    layer, before = session.network[0], plain.network[0]
+    with torch.no_grad():
+        z = layer(images.to(layer.weight.device)).double()
+    variance = z.var((0, 2, 3), correction=0)
+    torch.testing.assert_close(variance.mean().item(), 1.0, rtol=1e-4, atol=0)
+    factor = (layer.weight / before.weight).detach()
+    torch.testing.assert_close(factor, factor.mean().expand_as(factor), rtol=1e-4, atol=0)
+    assert torch.equal(layer.bias, before.bias)
+
+
+def test_outputs_that_do_not_vary_are_not_scaled():
+    recipe = make_quick(model__start="scaled")
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+    message = "layer '0': its outputs have the variance 0 on the training images"
+    with pytest.raises(TrActValueError, match=message):
+        start.start_layers(model, ["0"], recipe, iter([torch.zeros(2, 3, 8, 8)]))
+
+
+def test_a_layer_that_changes_its_weight_is_not_scaled():
+    class Standardised(nn.Conv2d):
+        def forward(self, x):
+            return super().forward(x) / self.weight.norm()
+
+    model = nn.Sequential(Standardised(3, 4, 3), nn.ReLU())
+    for has_tract in (False, True):
+        if has_tract:
+            apply_tract(model, layers="0")
+        with pytest.raises(UnsupportedLayerError, match="Standardised has a forward of its own"):
+            start.start_layers(model, ["0"], make_quick(model__start="scaled"), iter([]))
 
 
 def test_signs_and_few_images_reach_the_start(tmp_path):

@@ -60,6 +60,10 @@ PARTS: tuple[Part, ...] = (
         "the first layer starts with its random weights times (S + λI)^(-1/2)",
     ),
     Part(
+        "scaled", "start", {START: "scaled"}, "scaled start",
+        "the first layer starts with its random weights, scaled to outputs of unit variance",
+    ),
+    Part(
         "tract", "lam", {TRACT: True}, "tract",
         f"TrAct; `tract-{DEFAULT_LAM:g}` has λ = {DEFAULT_LAM:g}, `tract` is one arm for each λ",
     ),

@@ -119,10 +119,11 @@ class ModelFields:
     weights_strict: bool = True  # whether the file must hold every weight but the classifier's
     positions: Literal["antialiased", "bicubic"] = "antialiased"  # how a ViT's are resized: as in
     # timm, or as in DeiT
-    start: Literal["default", "eigen", "random"] = "default"  # of the first layer; see whiten()
+    start: Literal["default", "eigen", "random", "scaled"] = "default"  # of the first layer: see
+    # whiten(); scaled: the default weights times one factor, so that outputs have unit variance
     start_scale: Literal["keep", "unit"] = "keep"
     start_signs: bool = True  # both signs of each eigenvector
-    start_images: int = 5000  # training images that a whitened start is computed from
+    start_images: int = 5000  # training images that a start is computed from
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from trainact.lab.training.optimizers import (
     set_rate,
 )
 from trainact.lab.training.resume_checks import check_data
-from trainact.lab.training.start import freeze_layers, read_start_images, whiten_layers
+from trainact.lab.training.start import freeze_layers, read_start_images, start_layers
 from trainact.lab.training.views import ViewAverage
 
 __all__ = ["Session", "count_correct", "evaluate_classifier", "sum_losses"]
@@ -79,7 +79,7 @@ class Session:
         self.network.to(accelerator.device)
         if not resumed:
             first = read_start_images(data.train, recipe, self.standard, accelerator.device)
-            whiten_layers(self.network, self.first_layers, recipe, first)
+            start_layers(self.network, self.first_layers, recipe, first)
         self.trained_from = hash_weights(self.network)
         if recipe.optimizer.first_layer_frozen:
             freeze_layers(self.network, self.first_layers)

@@ -48,9 +48,9 @@ def find_layers(
         network: the network.
         names: names in ``network.named_modules()``.
         setting: the recipe's field that needs the layers, for messages.
-        needs_rows: whether the layers must have the forward of torch's own classes. Another one,
-            such as that of a layer that standardises its weight, may multiply other rows or another
-            weight.
+        needs_rows: whether the layers must have the forward of torch's own classes, with or
+            without TrAct. Another one, such as that of a layer that standardises its weight, may
+            multiply other rows or another weight.
 
     Raises:
         UnsupportedLayerError: a layer is not a Linear or a convolution with its own weight.
@@ -59,9 +59,10 @@ def find_layers(
     for name in names:
         layer: Any = network.get_submodule(name)
         check_layer(layer, name, setting, "Use another model, or the field's default.")
-        if needs_rows and type(layer).forward not in {kind.forward for kind in SUPPORTED_LAYERS}:
+        kind = getattr(layer, "plain_class", type(layer))
+        if needs_rows and kind.forward not in {known.forward for known in SUPPORTED_LAYERS}:
             raise UnsupportedLayerError(
-                f"layer {name!r}: {type(layer).__name__} has a forward of its own, so that its "
+                f"layer {name!r}: {kind.__name__} has a forward of its own, so that its "
                 f"rows are not known; {setting} takes torch's nn.Linear and nn.Conv1d/2d/3d. Use "
                 "another model, or the field's default."
             )
