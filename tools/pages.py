@@ -15,6 +15,7 @@ from tools import evidence
 from tools.fast_run import write_fast_run
 from tools.reproduce import write_reproduction
 from tools.rivals_page import read_rivals, write_rivals
+from tools.units_page import read_units, write_units
 from trainact.errors import TrActValueError
 from trainact.lab.cost.bench import ZOO_FILE, describe_medians, read_zoo, render_zoo
 from trainact.lab.cost.launches import METHODS
@@ -62,6 +63,7 @@ def make_tables(pages: evidence.Evidence, root: Path = ROOT) -> dict[str, str]:
         **evidence.write_evidence(pages),
         **write_reproduction(root / "results"),
         **write_rivals(read_rivals(root / "results")),
+        **write_units(read_units(root / "results")),
         "arms": render_arms(),
         **write_fast_run(root / "results"),
         "bench-layer": render_bench(record, "layer"),

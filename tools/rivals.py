@@ -3,15 +3,21 @@
 It does the runs that are missing, the most important results first, and can be stopped and started
 at any time. A run whose record is committed under ``results/`` is not repeated. ``trainact collect
 runs/rivals --into results`` adds the new records.
+
+The last stage, ``--stages 5``, asks whether TrAct with the covariance and a relative λ can do
+without standardised inputs. Its runs on inputs in [0, 1] and [0, 255] have folders of their own,
+such as ``cifar10-cpu-vit-sgd-raw``.
 """
 
 import argparse
 import dataclasses
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from trainact.errors import TrActError
 from trainact.lab.commands.tune import find_tuning_file, tune
 from trainact.lab.data import load_data
 from trainact.lab.data.images import DataError
@@ -25,12 +31,13 @@ from trainact.lab.records.results import ARM_TUNING, RECORDS, read_lines
 from trainact.lab.running.display import Display, choose_display
 from trainact.lab.running.plan import PlannedRun, place_runs
 from trainact.lab.running.runner import RunResult, run_all
-from trainact.lab.schema import check_known
+from trainact.lab.schema import check_known, parse_whole_numbers
 from trainact.lab.text import count
+from trainact.lab.training.interruption import take_term_as_interrupt
 
 __all__ = [
-    *("FIRST", "OTHERS", "RECIPES", "STAGES", "TUNED"),
-    *("Stage", "Trial", "main", "read_committed"),
+    *("FIRST", "OTHERS", "RECIPES", "STAGES", "TUNED", "UNITS", "VALUES"),
+    *("Stage", "Trial", "main", "name_experiment", "read_committed"),
 ]
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -49,6 +56,11 @@ OTHERS = (
 )
 TUNED = ("foof", "asgo", "muon-stem")
 """Arms whose first-layer learning rate is tuned before they run."""
+UNITS = ("scaled+tract-0.1", "scaled+tract-centered-relative")
+"""Arms that are compared on inputs of other units, on the recipes with SGD; with the default start,
+the first layer's outputs would grow with its inputs."""
+VALUES = {"standard": "standardised", "unit": "[0, 1]", "raw": "[0, 255]"}
+"""Values of the recipe's field ``data.values``, and what they are."""
 
 
 class Stage(NamedTuple):
@@ -56,6 +68,7 @@ class Stage(NamedTuple):
 
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
+    all_values: bool = False  # whether inputs have all of VALUES, on the recipes with SGD
 
 
 STAGES = (
@@ -63,6 +76,7 @@ STAGES = (
     Stage(OTHERS, (0, 1, 2)),
     Stage(TUNED, (0, 1, 2)),
     Stage((*FIRST, *OTHERS, *TUNED), (3, 4)),
+    Stage(UNITS, (0, 1, 2, 3, 4), all_values=True),
 )
 """The parts of the trial, in the order in which they are done."""
 
@@ -81,7 +95,7 @@ class Trial:
 
         Arms of ``TUNED`` that are not tuned yet are left out.
         """
-        experiments = self._list_experiments()
+        experiments = self._list_experiments(stage)
         committed = {
             experiment.name: {
                 record["recipe_id"] for record in read_committed(self.results / experiment.name)
@@ -97,13 +111,14 @@ class Trial:
                 runs += place_runs(missing, self.out / name, name)
         return runs
 
-    def check_data(self) -> None:
-        """Check that the data sets are those of the committed records.
+    def check_data(self, stages: Sequence[Stage]) -> None:
+        """Check that the data sets of some stages are those of the committed records.
 
         Raises:
             DataError: a data set is another one, so its runs could not be paired.
         """
-        for experiment in self._list_experiments():
+        experiments = [e for stage in stages for e in self._list_experiments(stage)]
+        for experiment in {e.name: e for e in experiments}.values():
             records = list(read_committed(self.results / experiment.name))
             known = {record["data"]["fingerprint"] for record in records}
             data = load_data(experiment.recipe.data) if known else None
@@ -116,14 +131,14 @@ class Trial:
 
     def tune_missing(self, stage: Stage, jobs: int, display: Display) -> None:
         """Tune the arms of a stage that need it and are not tuned yet, with seed 0."""
-        for experiment in self._list_experiments():
+        for experiment in self._list_experiments(stage):
             for arm in parse_arms(stage.arms, []):
                 if arm.name in TUNED and self._find_factor(experiment, arm) is None:
                     one = dataclasses.replace(experiment, seeds=(0,))
                     tune(one, self.out / experiment.name, jobs, display, arm)
 
-    def _list_experiments(self) -> list[Experiment]:
-        """Return the recipes' experiments at their longest budgets."""
+    def _list_experiments(self, stage: Stage) -> list[Experiment]:
+        """Return the experiments of a stage at their longest budgets."""
         found = []
         for experiment in map(find_experiment, self.recipes):
             recipe = experiment.recipe
@@ -131,9 +146,11 @@ class Trial:
             if folder is not None and folder.exists():
                 recipe = change_recipe(recipe, {"data.folder": str(folder)})
             budgets = (max(experiment.budgets),)
-            found.append(
-                dataclasses.replace(experiment, recipe=recipe, budgets=budgets, arms_at={})
-            )
+            whole = dataclasses.replace(experiment, recipe=recipe, budgets=budgets, arms_at={})
+            if not stage.all_values:
+                found.append(whole)
+            elif recipe.optimizer.name == "sgd":
+                found += [_change_values(whole, values) for values in VALUES]
         return found
 
     def _list_arms(self, experiment: Experiment, stage: Stage) -> Iterator[Arm]:
@@ -164,8 +181,41 @@ def read_committed(folder: Path) -> Iterator[Record]:
             yield run.record
 
 
+def name_experiment(recipe: str, values: str) -> str:
+    """Return the name of the experiment, and of its folder, with a recipe on inputs of VALUES."""
+    return recipe if values == "standard" else f"{recipe}-{values}"
+
+
+def _change_values(experiment: Experiment, values: str) -> Experiment:
+    if values == "standard":
+        return experiment
+    changes = {"data.values": values}
+    if values == "raw":  # float32 is not precise enough for raw pixels
+        changes["tract.moment"] = "float64"
+    return dataclasses.replace(
+        experiment,
+        name=name_experiment(experiment.name, values),
+        recipe=change_recipe(experiment.recipe, changes),
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do or list the missing runs; return 1 if one failed or diverged."""
+    """Do or list the missing runs; return 1 if one failed or diverged, 2 after an error.
+
+    A signal saves the running runs first; the code is then that of a shell, 128 and its number.
+    """
+    try:
+        with take_term_as_interrupt():
+            return _run(_parse(argv))
+    except TrActError as error:
+        print(f"tools.rivals: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as error:
+        print("tools.rivals: interrupted; the same command continues from here.", file=sys.stderr)
+        return getattr(error, "code", 128 + signal.SIGINT)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m tools.rivals", description=__doc__)
     add = parser.add_argument
     add("--jobs", type=int, default=1, help="parallel runs (default: 1)")
@@ -174,17 +224,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add("--data", default="", help="folder with one folder for each data set (cifar10, imagenette)")
     add("--recipes", default=",".join(RECIPES), help="recipes, separated by commas (default: all)")
-    add("--stages", type=int, default=len(STAGES), help="only the first N stages (default: all)")
+    add("--stages", default=f"1-{len(STAGES)}", help="such as 2 or 1-3 (default: all, %(default)s)")
     add("--dry-run", action="store_true", help="list the missing runs without doing them")
-    arguments = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     recipes = tuple(arguments.recipes.split(","))
     check_known(recipes, RECIPES, "recipe of the trial")
+    numbers = parse_whole_numbers(arguments.stages, "--stages")
+    check_known(map(str, numbers), map(str, range(1, len(STAGES) + 1)), "stage of the trial")
     data = Path(arguments.data) if arguments.data else None
     trial = Trial(arguments.out, data=data, recipes=recipes)
     if not arguments.dry_run:
-        trial.check_data()
+        trial.check_data([STAGES[number - 1] for number in numbers])
     display, results = choose_display(), list[RunResult]()
-    for number, stage in enumerate(STAGES[: arguments.stages], start=1):
+    for number in numbers:
+        stage = STAGES[number - 1]
         if not arguments.dry_run:
             trial.tune_missing(stage, arguments.jobs, display)
         missing = [run for run in trial.plan(stage) if run.find_record() is None]

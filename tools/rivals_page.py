@@ -8,17 +8,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.rivals import FIRST, OTHERS, RECIPES, TUNED
+from tools.rivals import FIRST, OTHERS, RECIPES, TUNED, UNITS
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.answers import Difference, answer
 from trainact.lab.analysis.studies import find_studies
-from trainact.lab.recipes.arms import BASELINE, PLAIN, Arm
+from trainact.lab.recipes.arms import BASELINE, PLAIN, Arm, parse_arms
+from trainact.lab.recipes.parts import FIRST_LAYER_LR, LAM, Part
 from trainact.lab.records.record import Record
 from trainact.lab.records.results import list_record_files
 from trainact.lab.report.grid import Grid, render_markdown
 from trainact.lab.text import count
 
-__all__ = ["RecipeResult", "read_rivals", "write_rivals"]
+__all__ = [
+    *("NO_RECORD", "RecipeResult", "format_difference", "read_rivals", "render_trial"),
+    "write_rivals",
+]
 
 TRACT, BEST = "tract-0.1", "eigen+tract-0.1"
 SLOW = ("eigen+frozen", "eigen+tract-0.1+lr-0.1", "eigen+lr-0.1")
@@ -34,8 +38,8 @@ class RecipeResult:
     name: str
     budget: int
     plain: float  # mean accuracy in percent
-    arms: tuple[Arm, ...]  # but plain
-    to_plain: dict[str, Difference]  # by the name of the arm
+    arms: dict[str, Arm]  # by their names on the page, but plain
+    to_plain: dict[str, Difference]  # by the same names
     to_tract: dict[str, Difference]
     to_best: dict[str, Difference]  # to eigen+tract-0.1
 
@@ -72,33 +76,42 @@ def _read_result(name: str, budget: int, records: Sequence[Record]) -> RecipeRes
         name,
         budget,
         plain[0],
-        tuple(arm for arm in answers.arms if arm != PLAIN and _is_in_trial(arm)),
-        {d.arm.name: d for d in answers.differences},
+        {_name(arm): arm for arm in answers.arms if arm != PLAIN and _is_in_trial(arm)},
+        {_name(d.arm): d for d in answers.differences},
         _compare_with(TRACT, records),
         _compare_with(BEST, records),
     )
 
 
 def _compare_with(arm: str, records: Sequence[Record]) -> dict[str, Difference]:
-    """Return the differences of all arms to one other than plain, by the name of the arm."""
+    """Return the differences of all arms to one other than plain, by their names on the page."""
     against = {record["arm"]: arm for record in records if record["arm"] != arm}
-    return {d.arm.name: d for d in answer(records, against=against).others}
+    return {_name(d.arm): d for d in answer(records, against=against).others}
 
 
 def _is_in_trial(arm: Arm) -> bool:
     """Return whether the trial has the arm; of a tuned arm it has any multiplier."""
-    if arm.kind == "lr":
-        return True
-    stem = next((part.name for part in arm.parts if part.slot == "optimizer"), "")
-    return arm.name in (*FIRST, *OTHERS) or stem in TUNED
+    return arm.kind == "lr" or _name(arm) in (*FIRST, *OTHERS, *TUNED, *UNITS)
+
+
+def _name(arm: Arm) -> str:
+    """Return the name of an arm on the page: a tuned one has no multiplier, which is each recipe's.
+
+    >>> _name(parse_arms(["foof+lr-30"], [])[0])
+    'foof'
+    """
+    first, *others = arm.parts or (None,)
+    is_tuned = first is not None and first.name in TUNED and [p.family for p in others] == ["lr"]
+    return first.name if first is not None and is_tuned else arm.name
 
 
 def write_rivals(results: Sequence[RecipeResult]) -> dict[str, str]:
     """Return the text of each marked place, by its name."""
+    arms = {"rivals-arms": render_trial()}
     if not results:
         places = ("gains", "over-tract", "summary", "verdict", "slow", "losses")
-        return {f"rivals-{place}": NO_RECORD for place in places}
-    return {
+        return arms | {f"rivals-{place}": NO_RECORD for place in places}
+    return arms | {
         "rivals-gains": _render_differences(results, "to_plain"),
         "rivals-over-tract": _render_differences(results, "to_tract"),
         "rivals-summary": _render_summary(results),
@@ -108,10 +121,29 @@ def write_rivals(results: Sequence[RecipeResult]) -> dict[str, str]:
     }
 
 
-def _list_arms(results: Sequence[RecipeResult]) -> list[Arm]:
-    """Return the arms of all recipes; those with a tuned multiplier are one for each multiplier."""
-    arms = {arm.name: arm for result in results for arm in result.arms}
-    return sorted(arms.values(), key=lambda arm: arm.sort_key)
+def render_trial() -> str:
+    """Return what each arm of the trial is, in a line each."""
+    rows = []
+    for arm in parse_arms((*FIRST, *OTHERS, *TUNED, *UNITS), []):
+        has_variant = any(part.slot == "variant" for part in arm.parts)
+        parts = [part for part in arm.parts if part.slot != "lam" or not has_variant]
+        tuned = "; its first-layer learning rate is tuned" if arm.name in TUNED else ""
+        rows.append((f"`{arm.name}`", "; ".join(map(_describe_part, parts)) + tuned))
+    return render_markdown(Grid("", ("arm", "what it is"), tuple(rows), text_columns=2))
+
+
+def _describe_part(part: Part) -> str:
+    if part.family == "tract":
+        return f"TrAct with λ = {part.changes[LAM]:g}"
+    if part.family == "lr":
+        return f"the first layer's learning rate times {part.changes[FIRST_LAYER_LR]:g}"
+    return part.text
+
+
+def _list_names(results: Sequence[RecipeResult]) -> list[str]:
+    """Return the names of the arms of all recipes, in order."""
+    arms = {name: arm for result in reversed(results) for name, arm in result.arms.items()}
+    return sorted(arms, key=lambda name: arms[name].sort_key)
 
 
 def _render_differences(results: Sequence[RecipeResult], field: str) -> str:
@@ -119,17 +151,20 @@ def _render_differences(results: Sequence[RecipeResult], field: str) -> str:
     rows = []
     if field == "to_plain":
         rows.append((BASELINE, *(f"{result.plain:.2f} %" for result in results)))
-    for arm in _list_arms(results):
-        found = [getattr(result, field).get(arm.name) for result in results]
+    for name in _list_names(results):
+        found = [getattr(result, field).get(name) for result in results]
         if any(found):
-            rows.append((f"`{arm.name}`", *map(_format_difference, found)))
+            rows.append((f"`{name}`", *map(format_difference, found)))
     return render_markdown(Grid("", tuple(head), tuple(rows)))
 
 
-def _format_difference(difference: Difference | None) -> str:
+def format_difference(difference: Difference | None) -> str:
+    """Return a difference with its interval, its seeds, and a tuned arm's multiplier."""
     if difference is None:
         return "-"
-    seeds = f"({count(difference.n, 'seed')})"
+    arm = difference.arm
+    tuned = "" if _name(arm) == arm.name else f", lr ×{arm.first_layer_lr:g}"
+    seeds = f"({count(difference.n, 'seed')}{tuned})"
     if difference.low is None or difference.high is None:
         return f"{difference.mean:+.2f} {seeds}"
     return f"{difference.mean:+.2f} [{difference.low:.2f}, {difference.high:.2f}] {seeds}"
@@ -142,14 +177,14 @@ def _render_summary(results: Sequence[RecipeResult]) -> str:
         *("better than TrAct", "worse than TrAct"),
     )
     rows = []
-    for arm in _list_arms(results):
-        gains = [r.to_plain[arm.name] for r in results if arm.name in r.to_plain]
-        over = [r.to_tract[arm.name] for r in results if arm.name in r.to_tract]
+    for name in _list_names(results):
+        gains = [r.to_plain[name] for r in results if name in r.to_plain]
+        over = [r.to_tract[name] for r in results if name in r.to_tract]
         if not gains:
             continue
         rows.append(
             (
-                f"`{arm.name}`",
+                f"`{name}`",
                 str(len(gains)),
                 f"{statistics.fmean(gain.mean for gain in gains):+.2f}",
                 *(str(sum(map(test, gains))) for test in (_wins, _loses)),
@@ -208,9 +243,6 @@ def _render_losses(results: Sequence[RecipeResult]) -> str:
 
 def _list_losses(result: RecipeResult) -> Iterator[str]:
     for other, found in (("plain", result.to_plain), ("TrAct", result.to_tract)):
-        for difference in found.values():
-            if _loses(difference) and difference.arm != PLAIN and _is_in_trial(difference.arm):
-                yield (
-                    f"{result.name}: `{difference.arm.name}` against {other} "
-                    f"{_format_difference(difference)}"
-                )
+        for name, difference in found.items():
+            if _loses(difference) and name in result.arms:
+                yield f"{result.name}: `{name}` against {other} {format_difference(difference)}"

@@ -1,14 +1,27 @@
 """The trial of first layers: its order, what is skipped, and how it goes on."""
 
 import json
+import os
+import signal
 
 import pytest
 
 from lab_helpers import HERE
 from result_folders import find_records
 from tools import rivals
-from tools.rivals import FIRST, OTHERS, RECIPES, STAGES, TUNED, Stage, Trial, read_committed
-from trainact.errors import TrActValueError
+from tools.rivals import (
+    FIRST,
+    OTHERS,
+    RECIPES,
+    STAGES,
+    TUNED,
+    UNITS,
+    VALUES,
+    Stage,
+    Trial,
+    name_experiment,
+    read_committed,
+)
 from trainact.lab.data.images import DataError
 from trainact.lab.recipes.arms import parse_arms
 from trainact.lab.recipes.experiment import find_experiment
@@ -36,13 +49,33 @@ def test_the_most_important_arms_come_first_at_the_longest_budget(tmp_path):
 def test_the_whole_trial_has_every_arm_with_five_seeds(tmp_path):
     for name in RECIPES:
         write_chosen(tmp_path, name, dict.fromkeys(TUNED, 3.0))
-    runs = [run for stage in STAGES for run in Trial(tmp_path, tmp_path).plan(stage)]
+    runs = [run for stage in STAGES[:-1] for run in Trial(tmp_path, tmp_path).plan(stage)]
     keys = {(run.member, run.recipe.arm, run.recipe.run.seed) for run in runs}
     arms = [*FIRST, *OTHERS, *(f"{arm}+lr-3" for arm in TUNED)]
     assert len(arms) == 17
     assert keys == {(name, arm, seed) for name in RECIPES for arm in arms for seed in range(5)}
     assert len(runs) == len(keys) == len({(run.member, identify(run.recipe)) for run in runs})
     assert {arm.kind for arm in parse_arms(arms, [])} == {"plain", "tract", "rival"}
+
+
+def test_the_last_stage_compares_units_on_the_recipes_with_sgd(tmp_path):
+    runs = Trial(tmp_path, tmp_path).plan(STAGES[-1])
+    recipes = ("cifar10-cpu-resnet-sgd", "cifar10-cpu-vit-sgd", "imagenette-cpu-resnet")
+    assert [run.recipe.run.seed for run in runs] == sorted(run.recipe.run.seed for run in runs)
+    assert {(run.member, run.recipe.data.values, run.recipe.arm, run.recipe.run.seed) for run in runs} == {
+        (name_experiment(name, values), values, arm, seed)
+        for name in recipes for values in VALUES for arm in UNITS for seed in range(5)
+    }  # fmt: skip
+    assert len(runs) == len({identify(run.recipe) for run in runs}) == 90
+    for run in runs:
+        own = find_experiment(run.member.removesuffix("-raw").removesuffix("-unit"))
+        recipe = run.recipe
+        assert run.root == tmp_path / run.member
+        assert recipe.schedule.epochs == max(own.budgets)
+        assert (recipe.optimizer.lr, recipe.model.start) == (own.recipe.optimizer.lr, "scaled")
+        assert (recipe.tract.enabled, recipe.tract.lam) == (True, 0.1)
+        assert recipe.tract.center == recipe.tract.relative == (recipe.arm == UNITS[1])
+        assert recipe.tract.moment == ("float64" if recipe.data.values == "raw" else "float32")
 
 
 def write_chosen(folder, name, factors):
@@ -134,10 +167,40 @@ def test_the_trial_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
     assert len(trial.plan(rivals.STAGES[0])) == 3
     assert rivals.main([*words, "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("stage 1: 0 runs to do\nstage 2: 6 runs to do\n")
-    trial.check_data()
+    trial.check_data(rivals.STAGES)
     record = records[0] | {"data": records[0]["data"] | {"fingerprint": "other"}}
     write_records(tmp_path / "results" / "small" / RECORDS, [record | {"seal": seal(record)}])
     with pytest.raises(DataError, match="photos is not the data set of the committed records of s"):
-        trial.check_data()
-    with pytest.raises(TrActValueError, match="unknown recipe of the trial 'photos'"):
-        rivals.main(["--recipes", "photos"])
+        trial.check_data(rivals.STAGES)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--recipes", "photos"], "tools.rivals: unknown recipe of the trial 'photos'"),
+        (["--stages", "9"], "tools.rivals: unknown stage of the trial '9'"),
+        (["--stages", "first"], "tools.rivals: --stages takes whole numbers"),
+    ],
+)
+def test_an_error_is_one_line(words, message, capsys):
+    assert rivals.main(words) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(message)
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("function", ["run_all", "parse_arms"], ids=["runs", "plan"])
+def test_a_signal_ends_the_trial_with_a_message(tmp_path, monkeypatch, capsys, number, function):
+    """The runs themselves are saved by `run_all`; its own test shows that."""
+    monkeypatch.syspath_prepend(HERE)
+    recipe = tmp_path / "small.toml"
+    recipe.write_text(SMALL)
+    monkeypatch.setattr(rivals, "RECIPES", (str(recipe),))
+    monkeypatch.setattr(rivals, function, lambda *_: os.kill(os.getpid(), number))
+    before = signal.getsignal(signal.SIGTERM)
+    words = ["--recipes", str(recipe), "--out", str(tmp_path / "out"), "--stages", "1"]
+    assert rivals.main(words) == 128 + number
+    told = capsys.readouterr().err
+    assert told == "tools.rivals: interrupted; the same command continues from here.\n"
+    assert signal.getsignal(signal.SIGTERM) == before

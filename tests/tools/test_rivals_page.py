@@ -4,14 +4,17 @@ import pytest
 
 from comparison_records import make_record
 from tools.rivals import RECIPES
-from tools.rivals_page import NO_RECORD, read_rivals, write_rivals
+from tools.rivals_page import NO_RECORD, read_rivals, render_trial, write_rivals
 from trainact.lab.records.record import seal
 from trainact.lab.records.results import RECORDS, write_records
 
+TUNED = {"tract": {"lam": 0.1}, "optimizer": {"first_layer_name": "foof"}}
 PARTS = {
     "plain": {},
     "tract-0.1": {"tract": {"enabled": True}},
     "eigen+tract-0.1": {"tract": {"enabled": True}, "model": {"start": "eigen"}},
+    "foof+lr-3": {**TUNED, "optimizer": {**TUNED["optimizer"], "first_layer_lr": 3.0}},
+    "foof+lr-0.3": {**TUNED, "optimizer": {**TUNED["optimizer"], "first_layer_lr": 0.3}},
     "eigen+frozen": {"model": {"start": "eigen"}, "optimizer": {"first_layer_frozen": True}},
 }
 
@@ -83,8 +86,30 @@ def test_wins_and_losses_are_summed_up(results):
     assert "`eigen+frozen` against `eigen+tract-0.1`: -6.00 points" in tables["rivals-slow"]
 
 
+def test_a_tuned_arm_is_one_arm_whatever_its_multiplier(tmp_path):
+    for name, arm in zip(RECIPES, ["foof+lr-3", "foof+lr-0.3"] * 3, strict=False):
+        arms = {"plain": [50.0, 51.0, 52.0], arm: [49.0, 50.1, 50.9]}
+        write_results(tmp_path, name, arms)
+    tables = write_rivals(read_rivals(tmp_path))
+    assert "| `foof` | 5 | -1.00 | 0 | 5 | - | - |" in tables["rivals-summary"]
+    (row,) = [line for line in tables["rivals-gains"].splitlines() if "foof" in line]
+    assert row.startswith("| `foof` | -1.00 [-1.25, -0.75] (3 seeds, lr ×3) | -1.00 [-1.25, -0.75]")
+    assert row.count("lr ×0.3)") == 2
+    assert tables["rivals-losses"].count("`foof` against plain -1.00") == 5
+
+
+def test_every_arm_of_the_trial_is_described():
+    table = render_trial()
+    assert "| `eigen+tract-0.1+lr-0.1` | the first layer starts with the eigenvectors" in table
+    assert "; TrAct with λ = 0.1; the first layer's learning rate times 0.1 |" in table
+    assert "| `tract-centered` | TrAct with the covariance of the inputs, jointly" in table
+    assert "; its first-layer learning rate is tuned |" in table
+    assert table.count("\n") == 1 + 19
+
+
 def test_without_records_every_place_says_so(tmp_path):
     tables = write_rivals(read_rivals(tmp_path))
+    assert tables.pop("rivals-arms") == render_trial()
     assert set(tables.values()) == {NO_RECORD}
     write_results(tmp_path, RECIPES[0], {"plain": [50.0, 51.0]})
     tables = write_rivals(read_rivals(tmp_path))
