@@ -117,7 +117,7 @@ RESULTS = Path(__file__).parents[3] / "results"
         ),
         ({"tract": {"moment_decay": 1.0}}, "tract.moment_decay is a decay in [0, 1); got 1.0"),
         ({"model": {"start_images": 0}}, "model.start_images must be positive; got 0"),
-        ({"model": {"start": "zero"}}, "must be one of default, eigen, random; got 'zero'"),
+        ({"model": {"start": "zero"}}, "must be one of default, eigen, random, scaled; got 'zero'"),
         (
             {"optimizer": {"first_layer_frozen": True}},
             "optimizer.first_layer_frozen leaves 'TrAct' no weight to train; set it to false, or tr",
