@@ -73,9 +73,10 @@ class Stage(NamedTuple):
 
 STAGES = (
     Stage(FIRST, (0, 1, 2)),
+    Stage(FIRST, (3, 4)),
     Stage(OTHERS, (0, 1, 2)),
     Stage(TUNED, (0, 1, 2)),
-    Stage((*FIRST, *OTHERS, *TUNED), (3, 4)),
+    Stage((*OTHERS, *TUNED), (3, 4)),
     Stage(UNITS, (0, 1, 2, 3, 4), all_values=True),
 )
 """The parts of the trial, in the order in which they are done."""

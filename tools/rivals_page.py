@@ -26,7 +26,7 @@ __all__ = [
 
 TRACT, BEST = "tract-0.1", "eigen+tract-0.1"
 SLOW = ("eigen+frozen", "eigen+tract-0.1+lr-0.1", "eigen+lr-0.1")
-NEEDED, SEEDS = 3, 3
+NEEDED, SEEDS = 3, 5
 """Recipes on which ``BEST`` must beat ``TRACT``, and seeds on each, before the rule decides."""
 NO_RECORD = "No records yet."
 

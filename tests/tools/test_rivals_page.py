@@ -3,6 +3,7 @@
 import pytest
 
 from comparison_records import make_record
+from tools import rivals_page
 from tools.rivals import RECIPES
 from tools.rivals_page import NO_RECORD, read_rivals, render_trial, write_rivals
 from trainact.lab.records.record import seal
@@ -58,7 +59,10 @@ def test_differences_to_plain_and_to_tract_are_paired(results):
     assert "`tract-0.1` |" not in tables["rivals-over-tract"].replace("eigen+tract-0.1", "")
 
 
-def test_the_rule_counts_the_recipes_on_which_the_start_adds_to_tract(results):
+def test_the_rule_counts_the_recipes_on_which_the_start_adds_to_tract(results, monkeypatch):
+    verdict = write_rivals(read_rivals(results))["rivals-verdict"]
+    assert verdict.endswith("the rule is not decided before all recipes have 5 seeds.")
+    monkeypatch.setattr(rivals_page, "SEEDS", 3)
     verdict = write_rivals(read_rivals(results))["rivals-verdict"]
     assert "on 5 of the 5 recipes run so far" in verdict
     assert verdict.endswith("with 3 seeds or more on each: the rule is met.")
@@ -67,7 +71,8 @@ def test_the_rule_counts_the_recipes_on_which_the_start_adds_to_tract(results):
     assert verdict.endswith("the rule is not decided before all recipes have 3 seeds.")
 
 
-def test_the_rule_is_not_met_with_wins_on_two_recipes(results):
+def test_the_rule_is_not_met_with_wins_on_two_recipes(results, monkeypatch):
+    monkeypatch.setattr(rivals_page, "SEEDS", 3)
     arms = {"plain": [50.0, 51, 52], "tract-0.1": [53.0, 54, 55], "eigen+tract-0.1": [53.0, 54, 56]}
     for name in RECIPES[2:]:
         (results / name / RECORDS).unlink()
