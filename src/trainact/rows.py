@@ -152,7 +152,8 @@ def unfold_in_chunks(
     """
     if not patches.kernel_size:
         at_once = (max_elements or CHUNK_ELEMENTS) // max(1, x.shape[-1])
-        yield from unfold_rows(x, patches).split(max(1, at_once), dim=1)
+        rows = unfold_rows(x, patches)
+        yield from rows.split(max(1, at_once), dim=1) if rows.shape[1] else ()
         return
     if max_elements is None:
         max_elements = min(CHUNK_ELEMENTS, max(x.numel() // 2, SMALL_CHUNK_ELEMENTS))
