@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from trainact.lab.commands import cli
+from trainact.lab.cost.cases import LayerCase
 
 pytest.importorskip("rich", reason="trainact bench needs the extra 'bench'")
 
@@ -29,6 +30,26 @@ def test_the_command_writes_a_record_and_a_table(tmp_path, capsys):
     assert made["threads"] == torch.get_num_threads()
     assert re.fullmatch(r"[0-9a-f]{40}", made["commit"] or "0" * 40)
     assert "CIFAR 3x3" in capsys.readouterr().out
+
+
+def test_a_case_that_does_not_fit_is_left_out_and_the_others_are_kept(
+    tmp_path, capsys, monkeypatch
+):
+    original = LayerCase.set_up
+
+    def set_up(self, *rest):
+        if self.name == "CIFAR 3x3":
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return original(self, *rest)
+
+    monkeypatch.setattr(LayerCase, "set_up", set_up)
+    words = ["bench", "--quick", "--sections", "layer", "--only", "cifar", "--out", str(tmp_path)]
+    assert cli.main(words) == 0
+    record = json.loads((tmp_path / "bench.json").read_text())
+    assert [row["name"] for row in record["layer"]] == ["CIFAR-ViT Linear"]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "CIFAR 3x3 does not fit into the memory of the GPU and is left out" in said
+    assert "try --dtype bfloat16" in said
 
 
 def test_growth_is_measured_and_drawn(tmp_path):

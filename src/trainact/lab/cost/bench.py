@@ -185,7 +185,10 @@ class Bench:
         measure: Callable[[Case, int, Callable[[], None]], Row],
         rounds: int = 0,
     ) -> Iterator[Row]:
-        """Yield the row of each selected case, with a progress bar over all rounds."""
+        """Yield the row of each selected case, with a progress bar over all rounds.
+
+        A case that does not fit into the memory of the GPU is left out, with a message.
+        """
         rounds = rounds or (QUICK_ROUNDS if self.quick else ROUNDS)[section]
         chosen = [case for case in cases if self._selects(case.name)]
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -195,7 +198,20 @@ class Bench:
                 progress.update(task, description=f"{section}: {case.name}")
                 if not self.console.is_terminal:
                     self.console.print(f"{section}: {case.name}")
-                yield measure(case, rounds, lambda: progress.advance(task))
+                try:
+                    row = measure(case, rounds, lambda: progress.advance(task))
+                except torch.cuda.OutOfMemoryError:
+                    row = None
+                if row is not None:
+                    yield row
+                    continue
+                gc.collect()
+                torch.cuda.empty_cache()
+                remedy = "" if self.dtype == torch.bfloat16 else "; try --dtype bfloat16"
+                self.console.print(
+                    f"{section}: {case.name} does not fit into the memory of the GPU and is left "
+                    f"out{remedy}"
+                )
 
     def _measure_ratios(self, case: Case, rounds: int, advance: Callable[[], None]) -> Row:
         """Return times relative to plain, and the memory and kernels of TrAct's own work."""
