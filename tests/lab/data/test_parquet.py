@@ -40,6 +40,16 @@ def test_files_of_several_parts_are_joined_in_order(tmp_path):
     assert data.classes == ("0", "1", "2")
 
 
+def test_a_validation_split_is_trained_on_if_its_file_is_named_so(tmp_path):
+    """As docs/data.md says for Flowers-102."""
+    half = len(TRAIN) // 2
+    tables = {"train-00000-of-00001": make_table(TRAIN).slice(0, half)}
+    tables["train-validation"] = make_table(TRAIN).slice(half)
+    data = load(write_parquet(tmp_path, {**tables, "test-00000-of-00001": make_table(TEST)}))
+    assert torch.equal(data.train.images, TRAIN.images)
+    assert torch.equal(data.test.images, TEST.images)
+
+
 def test_a_file_is_of_the_split_whose_whole_name_it_begins_with(tmp_path, caplog):
     tables = {"train-0": make_table(TRAIN), "validation-0": make_table(TEST)}
     data = load(write_parquet(tmp_path, {**tables, "trainval": make_table(TEST)}))
