@@ -108,9 +108,9 @@ def test_smoothing_over_the_other_classes_takes_mixed_labels():
     torch.testing.assert_close(sum_losses(logits, shares, fields), by_hand)
 
 
-@pytest.mark.parametrize("family", ["cifar10-vit", "cifar10-vit-lambda", "cifar10-vit-ranges"])
-def test_the_paper_s_vision_transformers_smooth_labels_as_upstream_does(family):
-    run = find_experiment(family).plan()[0]
+@pytest.mark.parametrize("name", ["vit", "vit-lambda", "vit-norms", "vit-ranges"])
+def test_the_paper_s_vision_transformers_smooth_labels_as_upstream_does(name):
+    run = find_experiment(f"cifar10-{name}").plan()[0]
     logits, label = torch.zeros(1, 10), torch.tensor([4])
     logits[0, 4] = 2.0
     expected = -(0.9 * logits.log_softmax(1)[0, 4] + 0.1 * logits.log_softmax(1)[0, 0])
