@@ -108,18 +108,19 @@ def make_time_grid(
 ) -> Grid:
     """Return the estimated time of each recipe's runs, the paper's GPU hours, and the runs done.
 
-    A run that a recipe above has too is counted once. The last row is the sum.
+    A run that a recipe above has too is counted once, but for recipes whose times are the result.
+    The last row is the sum.
     """
     is_gpu = throughput.device == "cuda"
     counted: set[str] = set()
     rows: list[tuple[str, ...]] = []
-    seconds, runs = 0.0, 0
+    seconds, runs, new = 0.0, 0, 0
     for experiment in experiments:
         own = sum(recipe.run.arm in experiment.own_arms for recipe in experiment.plan())
         cost = estimate_experiment(experiment, counted)
         total = throughput.estimate_seconds(cost.total)
         longest = throughput.estimate_seconds(cost.longest)
-        seconds, runs = seconds + (total or 0.0), runs + cost.runs
+        seconds, runs, new = seconds + (total or 0.0), runs + cost.runs, new + cost.new
         rows.append(
             (
                 f"`{experiment.name}`",
@@ -130,7 +131,7 @@ def make_time_grid(
                 _describe_done(experiment, studies),
             )
         )
-    every = ("all", str(runs), str(len(counted)), *([""] if is_gpu else []), "")
+    every = ("all", str(runs), str(new), *([""] if is_gpu else []), "")
     rows.append((*every, _format_time(throughput, seconds), *([""] if is_gpu else []), ""))
     unit = "GPU hours" if is_gpu else MINUTES
     head = ("recipe", "runs", "new", *(["ours"] if is_gpu else []))

@@ -181,6 +181,14 @@ def test_the_table_of_times_counts_shared_runs_once_and_our_arms_apart():
     assert float(total[5]) == pytest.approx(float(one[5]) + float(norms[5]), abs=1)
 
 
+def test_runs_whose_times_are_the_result_are_counted_in_any_case():
+    experiments = [find_experiment(name) for name in ("cifar10-vit", "time-cifar10-vit")]
+    _, alone, total = make_time_grid(experiments, GPU, []).rows
+    assert alone[1:3] == ("6", "6")
+    assert float(alone[5]) > 1
+    assert total[:3] == ("all", "86", "86")
+
+
 def test_finished_runs_are_counted_with_their_hardware(tmp_path):
     assert read_full_studies(tmp_path) == []
     for seed in (0, 1):

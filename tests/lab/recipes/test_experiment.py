@@ -105,12 +105,17 @@ def test_the_settings_that_the_paper_states_are_those_of_the_recipes():
         assert all(r.optimizer.nesterov for r in plan)  # as timm's sgd has it
 
 
-def test_the_recipe_for_the_time_of_the_cifar_vit_has_runs_of_its_figure():
-    """Whoever has run Figure 4 need not run them again."""
+def test_the_recipe_for_the_time_of_the_cifar_vit_has_the_settings_of_its_figure():
     figure = {identify(run) for run in find_experiment("cifar10-vit").plan()}
     times = [identify(run) for run in find_experiment("time-cifar10-vit").plan()]
     assert len(times) == 6
     assert set(times) < figure
+
+
+def test_the_recipes_whose_times_are_the_result_are_those_of_section_4_6():
+    timed = [name for name in list_experiments() if find_experiment(name).timed]
+    assert timed == ["time-cifar10-vit", "time-deit3-vit-b", "time-deit3-vit-s"]
+    assert all(find_experiment(name).paper == "Section 4.6" for name in timed)
 
 
 @pytest.mark.parametrize(("size", "gpus"), [("s", 4), ("b", 8)])

@@ -214,6 +214,50 @@ def test_the_command_takes_runs_from_below_out_and_from_other_folders(tmp_path, 
     assert "--finished-in takes a folder of runs" in capsys.readouterr().err
 
 
+def test_a_run_whose_time_is_the_result_is_not_taken_but_may_be(first, tmp_path):
+    """The other may have shared the machine; nothing is wrong with its accuracy."""
+    timed = PlannedRun(first.recipe, tmp_path / "timed", timed=True)
+    assert not take_finished(timed, [tmp_path], load_data, pytest.fail)
+    train(timed.recipe, timed.root, ignore)
+    third = PlannedRun(first.recipe, tmp_path / "third")
+    assert timed.folder.path in find_copies(third, [tmp_path])
+
+
+def test_a_recipe_whose_times_are_the_result_refuses_runs_side_by_side(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
+    for name, head in (("own", OWN), ("timed", OWN.replace("[experiment]", TIMED, 1))):
+        (tmp_path / f"{name}.toml").write_text(head)
+    common = ["--paper-only", "--finished-in", str(tmp_path), "--out"]
+    assert main(["run", str(tmp_path / "own.toml"), *common, str(tmp_path / "one")]) == 0
+    words = ["run", str(tmp_path / "timed.toml"), *common, str(tmp_path / "other")]
+    capsys.readouterr()
+    for together in (["--jobs", "2"], ["--on", "ray"]):
+        assert main([*words, *together]) == 2
+        assert "need the machine to themselves: leave out --jobs and" in capsys.readouterr().err
+    assert main([*words, "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("to do") == 2
+    assert main([*words, "--smoke", "--jobs", "2"]) == 0
+    assert main(words) == 0
+    assert "taken from" not in capsys.readouterr().err
+
+
+TIMED = "[experiment]\ntimed = true"
+
+
+def test_a_dry_run_shows_what_will_be_taken_and_does_not_count_its_time(tmp_path, capsys):
+    (tmp_path / "own.toml").write_text(OWN)
+    words = ["run", str(tmp_path / "own.toml"), "--finished-in", str(tmp_path), "--out"]
+    assert main([*words, str(tmp_path / "one"), "--paper-only"]) == 0
+    capsys.readouterr()
+    assert main([*words, str(tmp_path / "other"), "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:6].strip() for line in lines] == ["found", "found", "to do"]
+    [place] = (tmp_path / "one").glob("*/plain-*")
+    assert lines[0].endswith(f"  {place}")
+
+
 def test_our_own_arms_are_left_out_with_one_option(tmp_path, capsys):
     (tmp_path / "own.toml").write_text(OWN)
     words = ["run", str(tmp_path / "own.toml"), "--dry-run", "--out", str(tmp_path)]

@@ -115,6 +115,8 @@ def test_what_does_not_fit_is_said_with_a_remedy(monkeypatch, error):
     assert memory.failure == str(error).splitlines()[0]
     assert "DOES NOT FIT into" in memory.describe()
     assert "use run.accumulation=4, or several GPUs" in memory.describe()
+    alone = measure_step(make_quick(data__batch_size=1))  # a batch that cannot be split
+    assert alone.describe().endswith("; use a device with more memory")
 
 
 def test_another_error_is_raised(monkeypatch):
@@ -162,9 +164,13 @@ def test_the_command_prints_a_line_for_each_arm(tmp_path, capsys, monkeypatch):
     assert [line.split(",")[0] for line in lines] == ["plain", "tract-0.1"]
     assert all("16 images of 32 x 32, float32: at most" in line for line in lines)
     assert not (tmp_path / "out").exists()
-    for wrong in ([], ["--smoke", "--jobs", "2"], ["--smoke", "--on", "ray"]):
-        assert main([*words, *wrong]) == 2
+    assert main([*words, "--smoke", "--shard", "1/20"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    for wrong in (["--jobs", "2"], ["--on", "ray"], ["--dry-run"]):
+        assert main([*words, "--smoke", *wrong]) == 2
         assert "--full-size applies to --smoke" in capsys.readouterr().err
+    assert main(words) == 2
+    assert "--full-size applies to --smoke" in capsys.readouterr().err
 
     def fail(*rest):
         raise torch.OutOfMemoryError("CUDA out of memory.")

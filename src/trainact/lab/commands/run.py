@@ -58,16 +58,15 @@ def run(arguments: argparse.Namespace) -> int:
             raise TrActValueError(f"--finished-in takes a folder of runs; {folder} is not one.")
     if arguments.full_size:
         return _measure_memory(arguments)
-    runs = _plan_runs(arguments)
-    if arguments.shard:
-        runs = parse_shard(arguments.shard).choose(runs)
+    runs, roots = _plan_runs(arguments), [arguments.out, *arguments.finished_in]
     if arguments.dry_run:
-        _list(runs)
+        _list(runs, roots)
         return 0
+    _check_timed(runs, arguments)
 
     from trainact.lab.running.display import choose_display
 
-    display, roots = choose_display(), [arguments.out, *arguments.finished_in]
+    display = choose_display()
     if arguments.on == "ray":
         from trainact.lab.running.cluster import Cluster
 
@@ -89,10 +88,20 @@ def _plan_runs(arguments: argparse.Namespace) -> list[PlannedRun]:
         name = path.name if len(members) > 1 else ""
         if arguments.recipe.endswith(".toml"):
             path = path.relative_to(path.parts[0])
-        runs += place_runs(member.plan(), arguments.out / path, name)
+        runs += place_runs(member.plan(), arguments.out / path, name, member.timed)
     if not runs:
         raise TrActValueError(f"{arguments.recipe} has no run with these arms and budgets.")
-    return runs
+    return parse_shard(arguments.shard).choose(runs) if arguments.shard else runs
+
+
+def _check_timed(runs: Sequence[PlannedRun], arguments: argparse.Namespace) -> None:
+    """Check that runs whose times are the result have the machine to themselves."""
+    together = arguments.jobs > 1 or arguments.on == "ray"
+    if together and any(run.timed and not run.recipe.run.smoke for run in runs):
+        raise TrActValueError(
+            f"{arguments.recipe} measures the time of its runs, which need the machine to "
+            "themselves: leave out --jobs and --on."
+        )
 
 
 def _read(arguments: argparse.Namespace) -> list[Experiment]:
@@ -108,17 +117,25 @@ def _read(arguments: argparse.Namespace) -> list[Experiment]:
     ]
 
 
-def _list(runs: Sequence[PlannedRun]) -> None:
-    """Print each run with its state and folder; what is missing goes to standard error."""
+def _list(runs: Sequence[PlannedRun], roots: Sequence[Path]) -> None:
+    """Print each run with its state and folder; what is missing goes to standard error.
+
+    A run that is found in another experiment has the folder that it will be taken from.
+    """
+    from trainact.lab.running.finished import find_copies
     from trainact.lab.running.missing import list_missing
 
     left = []
     for run in runs:
-        folder = run.folder
-        failure = read_failure(folder.path)
-        state = "done" if folder.record_path.exists() else "failed" if failure else "to do"
-        left += [run.recipe] if state != "done" else []
-        print(f"{state:6} {run.name}  {folder.path}")
+        path = run.folder.path
+        state = "failed" if read_failure(path) else "to do"
+        if run.folder.record_path.exists():
+            state = "done"
+        elif (copy := next(find_copies(run, roots), None)) is not None:
+            state, path = "found", copy
+        else:
+            left.append(run.recipe)
+        print(f"{state:6} {run.name}  {path}")
     notes = [f"missing: {text}" for text in list_missing(left)]
     if left and all(recipe.model.name.startswith(KNOWN) for recipe in left):
         cost = estimate_runs(left)
@@ -132,10 +149,11 @@ def _list(runs: Sequence[PlannedRun]) -> None:
 
 def _measure_memory(arguments: argparse.Namespace) -> int:
     """Take steps at full size and print their peak memory; return 1 if one does not fit."""
-    if not arguments.smoke or arguments.jobs > 1 or arguments.on == "ray":
+    together = arguments.jobs > 1 or arguments.on == "ray"
+    if not arguments.smoke or arguments.dry_run or together:
         raise TrActValueError(
-            "--full-size applies to --smoke, here and with --jobs 1: it measures the memory of one "
-            "run at a time."
+            "--full-size applies to --smoke, here, with --jobs 1 and without --dry-run: it "
+            "measures the memory of one run at a time."
         )
     arguments = argparse.Namespace(**{**vars(arguments), "smoke": False})
     runs = _plan_runs(arguments)

@@ -114,7 +114,11 @@ def list_costs(experiments: Sequence[Experiment]) -> list[ListedRecipe]:
 
 
 def estimate_experiment(experiment: Experiment, counted: set[str] | None = None) -> ExperimentCost:
-    """Count the work of an experiment's runs, each once; see `estimate_runs`."""
+    """Count the work of an experiment's runs, each once; see `estimate_runs`.
+
+    Runs whose times are the result are done even if another experiment has them.
+    """
+    counted = None if experiment.timed else counted
     plan = dataclasses.replace(experiment, seeds=experiment.seeds[:1]).plan()
     works = [
         (identity, work)

@@ -18,7 +18,15 @@ import scipy.stats
 from trainact.errors import TrActError
 from trainact.lab.analysis.speedups import Reach, compute_speed_up
 from trainact.lab.paper.tables import TABLE_OF_NETWORKS, list_networks
-from trainact.lab.paper.values import TRACT_ARMS, UNSTATED_BUDGET, UNSTATED_LAM, Key, Value, Values
+from trainact.lab.paper.values import (
+    TRACT_ARMS,
+    UNSTATED_BUDGET,
+    UNSTATED_LAM,
+    Key,
+    MeasuredValue,
+    Value,
+    Values,
+)
 from trainact.lab.recipes.arms import BASELINE
 
 __all__ = ["RULES", "AbsentValueError", "ClaimCase", "Finding", "list_cases"]
@@ -219,11 +227,17 @@ def _compute_difference(cases: Cases) -> Finding:
 
 
 def _compute_overhead(cases: Cases) -> Finding:
-    """Return the increase in percent, of the first case that has values."""
+    """Return the increase in percent, of the first case that has values.
+
+    Measured values of another case are of runs that may not have had the machine to themselves.
+    """
     case = next((case for case in cases if case.is_known), cases[0])
     one, other = case.one, case.other
     slack = 100 * (one.half_step + other.half_step) / other.mean
-    detail = "" if case is cases[0] else f"Measured by {case.key.recipe}."
+    detail = ""
+    if isinstance(one, MeasuredValue):
+        shared = "" if case is cases[0] else ", whose runs may have shared the machine"
+        detail = f"Measured by {case.key.recipe}{shared}."
     return Finding(100 * (one.mean / other.mean - 1), slack, detail=detail)
 
 

@@ -55,6 +55,7 @@ class _Description:
     grid: dict[str, list[Any]] = field(default_factory=dict)  # values to tune, by field
     against: dict[str, str] = field(default_factory=dict)  # by arm: a second arm to compare with
     own_arms: tuple[str, ...] = ()  # arms that the paper does not have
+    timed: bool = False  # its times are the result: runs are done alone, none is taken from another
     smoke: dict[str, Any] = field(default_factory=dict)  # further changes in smoke runs
     pretraining: Pretraining | None = None  # origin of the initial weights
 

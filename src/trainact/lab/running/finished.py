@@ -66,8 +66,11 @@ def take_finished(
 def find_copies(run: PlannedRun, roots: Sequence[Path]) -> Iterator[Path]:
     """Yield the folders of the same run, with a record, in other experiments below ``roots``.
 
-    The name of a run's folder contains its arm, budget, seed and the identity of its recipe.
+    The name of a run's folder contains its arm, budget, seed and the identity of its recipe. A run
+    whose time is the result has no copies: others may have shared the machine.
     """
+    if run.timed:
+        return
     own = run.folder.path
     name = f"{own.parent.name}/{glob.escape(own.name)}/record.json"
     for root in roots:

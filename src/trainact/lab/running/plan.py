@@ -21,6 +21,7 @@ class PlannedRun(NamedTuple):
     recipe: Recipe
     root: Path  # folder of its experiment's runs
     member: str = ""  # name of its experiment, if a plan has several
+    timed: bool = False  # see Experiment.timed
 
     @property
     def name(self) -> str:
@@ -42,9 +43,11 @@ class PlannedRun(NamedTuple):
         return record if record["recipe_id"] == folder.identity else None
 
 
-def place_runs(recipes: Iterable[Recipe], root: Path, member: str = "") -> list[PlannedRun]:
+def place_runs(
+    recipes: Iterable[Recipe], root: Path, member: str = "", timed: bool = False
+) -> list[PlannedRun]:
     """Return the runs of one experiment, with folders in ``root``."""
-    return [PlannedRun(recipe, root, member) for recipe in recipes]
+    return [PlannedRun(recipe, root, member, timed) for recipe in recipes]
 
 
 class Shard(NamedTuple):
