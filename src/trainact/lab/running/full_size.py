@@ -63,10 +63,10 @@ class StepMemory:
         where = f"{self.total / GIB:.1f} GiB on {self.device}"
         if not self.failure:
             return f"{batch}: at most {self.peak / GIB:.2f} of {where}"
-        return (
-            f"{batch}: DOES NOT FIT into {where} ({self.failure}); use "
-            f"run.accumulation={2 * self.parts}, or several GPUs with torchrun"
-        )
+        remedy = f"run.accumulation={2 * self.parts}, or several GPUs with torchrun"
+        if 2 * self.parts > self.images:
+            remedy = "a device with more memory"
+        return f"{batch}: DOES NOT FIT into {where} ({self.failure}); use {remedy}"
 
 
 def choose_runs(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
