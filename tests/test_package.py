@@ -81,6 +81,7 @@ LAB_ORDER = [
     "paper",
     "cost",
     "report",
+    "comparisons",
     "commands",
 ]
 """The lab's modules and packages; each imports only those above it."""

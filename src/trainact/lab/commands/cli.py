@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description = COMMANDS[name][0].upper() + COMMANDS[name][1:] + "."
         own = argparse.ArgumentParser(f"trainact {name}", description=description)
         module.add_arguments(own)
-        return int(module.run(own.parse_intermixed_args(_join_fields(arguments[1:]))) or 0)
+        return int(module.run(_parse(own, arguments[1:])) or 0)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("trainact"):
             raise
@@ -81,6 +81,17 @@ def start() -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     raise SystemExit(code)
+
+
+def _parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+    """Return the arguments; in a command with ``rest``, that is what follows after ``--``."""
+    rest: list[str] | None = None
+    if parser.get_default("rest") is not None and "--" in words:
+        words, rest = words[: words.index("--")], words[words.index("--") + 1 :]
+    parsed = parser.parse_intermixed_args(_join_fields(words))
+    if rest is not None:
+        parsed.rest = rest
+    return parsed
 
 
 def _join_fields(arguments: Sequence[str]) -> list[str]:

@@ -4,23 +4,21 @@ import argparse
 import dataclasses
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainact.defaults import DEFAULT_LAM
 from trainact.errors import TrActValueError
 from trainact.lab.commands.request import add_experiment_options, parse_settings, read_experiments
-from trainact.lab.ranks import is_first_rank
-from trainact.lab.recipes.recipe import name_run
-from trainact.lab.text import count
-
-if TYPE_CHECKING:
-    from trainact.lab.report.comparison_report import Comparison
-    from trainact.lab.running.runner import RunResult
+from trainact.lab.ranks import count_ranks, is_first_rank
+from trainact.lab.recipes.arms import parse_arms
+from trainact.lab.recipes.own_loops import make_script_recipe, plan_loop
+from trainact.lab.recipes.recipe import Recipe
+from trainact.lab.schema import parse_positive_numbers, parse_whole_numbers
 
 __all__ = ["add_arguments", "run"]
 
+DEFAULT_RECIPE = "photos"
 DEFAULT_LR = {"sgd": 0.08, "adam": 1e-3, "adamw": 1e-3, "lamb": 4e-3}
 """Learning rates if the command line names an optimizer and no learning rate."""
 
@@ -44,9 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="processes that load images from a stream")  # fmt: skip
     add("--tracker", dest="run.tracker", choices=["none", "tensorboard", "trackio", "wandb"],
         help="experiment tracker")  # fmt: skip
-    add("--recipe", default="photos", metavar="NAME",
+    add("--recipe", default=DEFAULT_RECIPE, metavar="NAME",
         help="recipe or .toml file with all other fields (default: %(default)s)")  # fmt: skip
-    parser.set_defaults(data=None)
+    add("--script", type=Path, metavar="FILE", help="a training script of your own, which calls "
+        "trainact.lab.current_run(); its arguments follow after --")  # fmt: skip
+    parser.set_defaults(data=None, rest=())
     add_experiment_options(
         parser,
         refused={
@@ -72,21 +72,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do the runs that are not done yet, then write and print the comparison."""
+    recipes = _plan_script(arguments) if arguments.script else _plan(arguments)
+
+    from trainact.lab.comparisons import finish_comparison, split_results
+    from trainact.lab.running.display import choose_display
+    from trainact.lab.running.plan import place_runs
+    from trainact.lab.running.runner import run_all
+    from trainact.lab.training.own_loop.loop import hash_code
+
+    results = run_all(place_runs(recipes, arguments.out), arguments.jobs, choose_display())
+    if not is_first_rank():
+        return 0
+    records, failures = split_results(results)
+    for failure in failures:
+        print(f"trainact: {failure}", file=sys.stderr)
+    if not records:
+        raise TrActValueError("no run was completed, so there is nothing to compare.")
+    command = "trainact " + shlex.join(sys.argv[1:])
+    code = hash_code(arguments.script) if arguments.script else ""
+    finish_comparison(records, arguments.out, command, arguments.jobs, code)
+    return 1 if failures or any(record["status"] == "diverged" for record in records) else 0
+
+
+def _plan(arguments: argparse.Namespace) -> list[Recipe]:
+    """Return the recipes of all runs."""
+    if arguments.rest:
+        raise TrActValueError("arguments after -- are those of a script; give --script FILE.")
     experiments = read_experiments(arguments, _read_fields(arguments))
     if len(experiments) > 1:
         raise TrActValueError(
             f"--recipe {arguments.recipe} names {', '.join(e.name for e in experiments)}; "
             "choose one of them."
         )
-    recipes = dataclasses.replace(experiments[0], networks=()).plan()
+    return dataclasses.replace(experiments[0], networks=()).plan()
 
-    from trainact.lab.running.display import choose_display
-    from trainact.lab.running.plan import place_runs
-    from trainact.lab.running.runner import run_all
 
-    display = choose_display()
-    results = run_all(place_runs(recipes, arguments.out), arguments.jobs, display)
-    return _finish(results, arguments) if is_first_rank() else 0
+def _plan_script(arguments: argparse.Namespace) -> list[Recipe]:
+    """Return the recipes of all runs of a script."""
+    fields = [*_read_fields(arguments), *parse_settings(arguments.settings)]
+    fields += [] if arguments.recipe == DEFAULT_RECIPE else ["--recipe"]
+    if fields:
+        raise TrActValueError(
+            f"{fields[0]} is set, but with --script the script decides on model, data and "
+            "optimizer. Give the script its own arguments after --."
+        )
+    if count_ranks() > 1:
+        raise TrActValueError("--script does not work under torchrun: each run has one process.")
+    recipe = make_script_recipe(arguments.script, arguments.rest)
+    lams = parse_positive_numbers(arguments.lam, "--lam")
+    arms = parse_arms(arguments.arms.split(","), lams)
+    budgets = parse_whole_numbers(arguments.epochs, "--epochs")
+    return plan_loop(recipe, arms, budgets, parse_whole_numbers(arguments.seeds, "--seeds"))
 
 
 def _read_fields(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -99,37 +135,3 @@ def _read_fields(arguments: argparse.Namespace) -> dict[str, Any]:
     if "optimizer.name" in fields and "optimizer.lr" not in {**fields, **settings}:
         fields["optimizer.lr"] = DEFAULT_LR[fields["optimizer.name"]]
     return fields
-
-
-def _finish(results: "Sequence[RunResult]", arguments: argparse.Namespace) -> int:
-    """Write the pages and print the comparison; return 1 if a run failed or diverged."""
-    from trainact.lab.report.comparison_report import write_comparison
-
-    records = [result.record for result in results if result.record is not None]
-    failed = [result for result in results if result.failure is not None]
-    for result in failed:
-        print(f"trainact: {name_run(result.run.recipe)}: {result.failure}", file=sys.stderr)
-    if not records:
-        raise TrActValueError("no run was completed, so there is nothing to compare.")
-    command = "trainact " + shlex.join(sys.argv[1:])
-    _print(write_comparison(records, arguments.out, command, arguments.jobs))
-    diverged = [record for record in records if record["status"] == "diverged"]
-    return 1 if failed or diverged else 0
-
-
-def _print(comparison: "Comparison") -> None:
-    """Print the table, the verdicts, the speed-ups and the path of the page."""
-    from trainact.lab.report.tables import print_accuracy
-    from trainact.lab.report.wording import describe_results, describe_speed_up, describe_timing
-
-    answers = comparison.answers
-    print_accuracy(answers)
-    for budget, verdict in describe_results(answers):
-        print(f"{count(budget, 'epoch')}: {verdict}")
-    for speed_up in answers.speed_ups:
-        print(describe_speed_up(speed_up))
-    for message in answers.missing:
-        print(message)
-    if answers.jobs > 1:
-        print(describe_timing(answers.jobs))
-    print(f"Page with curves, cost and all runs: {comparison.folder / 'comparison.html'}")

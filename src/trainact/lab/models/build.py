@@ -118,8 +118,11 @@ def hash_weights(network: nn.Module) -> str:
     """Return the SHA-256 of all names and values of a network."""
     digest = hashlib.sha256()
     for name, value in network.state_dict().items():
+        if not isinstance(value, torch.Tensor):  # extra state of a module
+            continue
         digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        content: Any = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+        digest.update(content)
     return digest.hexdigest()
 
 

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterable
 
-from trainact.lab.metric import MEAN_AVERAGE_PRECISION, read_metric
+from trainact.lab.metric import MEAN_AVERAGE_PRECISION, read_metric, read_percent
 from trainact.lab.paper.tables import TABLE_OF_NETWORKS
 from trainact.lab.paper.values import Key, MeasuredValue
 from trainact.lab.recipes.experiment import name_network
@@ -46,7 +46,8 @@ def _measure(record: Record) -> dict[str, float]:
     last = record["epochs"][-1]
     seconds = sum(row["train_seconds"] for row in record["epochs"])
     times = {"seconds": seconds, "minutes": seconds / 60}
-    if read_metric(record) == MEAN_AVERAGE_PRECISION:
+    metric = read_metric(record)
+    if metric == MEAN_AVERAGE_PRECISION:
         return {"map": last["map"], **times}
-    correct = {"top1": last["test_correct"], "top5": last["test_top5"]}
-    return {key: 100 * count / last["test_seen"] for key, count in correct.items()} | times
+    top5 = {"top5": 100 * last["test_top5"] / last["test_seen"]} if "test_top5" in last else {}
+    return {"top1": read_percent(metric, last), **top5, **times}

@@ -131,12 +131,12 @@ def make_chapters(answers: Answers, records: Sequence[Record], command: str) -> 
         Chapter(
             ChapterId.SUMMARY,
             lists=_list_results(answers),
-            notes=(wording.INTERVAL_NOTE,) if any(d.n > 1 for d in answers.differences) else (),
+            notes=(wording.describe_intervals(answers),)
+            if any(d.n > 1 for d in answers.differences)
+            else (),
         ),
         Chapter(ChapterId.ACCURACY, _describe_metric(answers), grids=_drop_empty(*accuracy)),
-        Chapter(ChapterId.CURVES, pictures=_choose_curves(answers), notes=(GRADIENT_NOTE,))
-        if answers.runs
-        else Chapter(ChapterId.CURVES),
+        _make_curves(answers),
         _make_chapter(
             ChapterId.SPEED_UP,
             tables.make_speed_up_grid(answers),
@@ -163,8 +163,14 @@ def make_chapters(answers: Answers, records: Sequence[Record], command: str) -> 
     )
 
 
+def _make_curves(answers: Answers) -> Chapter:
+    pictures = _choose_curves(answers) if answers.runs else ()
+    notes = (GRADIENT_NOTE,) if Picture.GRADIENTS in pictures else ()
+    return Chapter(ChapterId.CURVES, pictures=pictures, notes=notes)
+
+
 def _choose_curves(answers: Answers) -> tuple[Picture, ...]:
-    """Return the curves of a comparison: top-5 accuracy and λ only where they show something."""
+    """Return the curves of a comparison, without those that would show nothing."""
     many_classes = all(run.classes >= MANY_CLASSES and any(run.top5) for run in answers.runs)
     lams: dict[int, set[float | None]] = {}
     for run in answers.runs:
@@ -174,7 +180,7 @@ def _choose_curves(answers: Answers) -> tuple[Picture, ...]:
     return (
         Picture.ACCURACY,
         *([Picture.TOP5] if many_classes else []),
-        Picture.GRADIENTS,
+        *([Picture.GRADIENTS] if any(any(run.gradient_norms) for run in answers.runs) else []),
         *([Picture.LAMS] if many_lams else []),
     )
 

@@ -214,7 +214,8 @@ def make_environment_grid(records: Sequence[Record]) -> Grid:
         "accelerator": [row.get("accelerator") or "none" for row in environments],
         "model": [_describe_model(record["model"]) for record in records],
         "data": [describe_data(record["data"]) for record in records],
-        "data fingerprint": [record["data"]["fingerprint"] for record in records],
+        "data fingerprint": [record["data"]["fingerprint"] or "unknown" for record in records],
+        "code": [code for record in records if (code := record["model"].get("code"))],
         "date": [" to ".join(dict.fromkeys((dates[0], dates[-1])))] if dates else [],
     }
     rows = tuple((name, join_distinct(values)) for name, values in facts.items() if values)
@@ -230,7 +231,9 @@ def print_accuracy(answers: Answers, console: Console | None = None) -> None:
 
 
 def describe_data(data: Mapping[str, Any]) -> str:
-    """Return a data set with its number of images and classes."""
+    """Return a data set with its number of images and classes, if they are known."""
+    if "classes" not in data:
+        return str(data["name"])
     return (
         f"{data['name']} ({data.get('train_images')} training and {data.get('test_images')} test "
         f"images, {data.get('classes')} classes)"

@@ -12,11 +12,11 @@ from trainact.lab.text import count, count_epochs
 
 __all__ = [
     "CROSSING_NOTE",
-    "INTERVAL_NOTE",
     "SMOKE_PREFIX",
     "SMOKE_WARNING",
     "SPEED_UP_NOTE",
     "describe_difference",
+    "describe_intervals",
     "describe_results",
     "describe_speed_up",
     "describe_timing",
@@ -30,12 +30,6 @@ __all__ = [
 
 SMOKE_WARNING = "SMOKE RUN: a test of the software; its accuracy means nothing"
 SMOKE_PREFIX = "SMOKE RUN, not a result: "
-INTERVAL_NOTE = (
-    "Brackets are 95 % t intervals of the mean paired difference over seeds. Both runs of a pair "
-    "start from the same weights and see the same batches. The intervals cover the choice of "
-    "seeds, not the choice of test images, and are not corrected for multiple comparisons: without "
-    "any effect, about one in twenty excludes 0."
-)
 SPEED_UP_NOTE = (
     "Each point is the end of a run with its own full learning-rate schedule. The arm's mean "
     "accuracy as a function of the budget is interpolated linearly in log epochs. It first reaches "
@@ -121,6 +115,17 @@ def describe_difference(difference: Difference, diverged: Sequence[int] = ()) ->
     if difference.unpaired:
         text += f"; without {_list_seeds(difference.unpaired)}, where plain has no complete run"
     return f"{text}."
+
+
+def describe_intervals(answers: Answers) -> str:
+    """Return what the intervals mean; the batches of a user's own loop are not known."""
+    batches = " and see the same batches" if all(run.order for run in answers.runs) else ""
+    return (
+        "Brackets are 95 % t intervals of the mean paired difference over seeds. Both runs of a "
+        f"pair start from the same weights{batches}. The intervals cover the choice of seeds, not "
+        "the choice of test images, and are not corrected for multiple comparisons: without any "
+        "effect, about one in twenty excludes 0."
+    )
 
 
 def describe_results(answers: Answers) -> list[tuple[int, str]]:

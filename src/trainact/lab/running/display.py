@@ -93,8 +93,9 @@ def describe(event: Event) -> str:
     """Return the text of an event; empty for a step and for a run that ended well."""
     match event.kind:
         case "epoch":
+            loss = "" if event.loss is None else f"loss {event.loss:.3f}, "
             return (
-                f"epoch {event.epoch}/{event.epochs}, loss {event.loss:.3f}, "
+                f"epoch {event.epoch}/{event.epochs}, {loss}"
                 f"{event.metric} {event.accuracy:.2f} %, {event.seconds:.1f} s"
             )
         case "end" if event.record is not None:
@@ -125,7 +126,9 @@ class Bars(Display):
             if event.kind in ("step", "epoch"):
                 if name not in self.tasks:
                     self.tasks[name] = self.bars.add_task(name, total=event.epochs, news="")
-                news = f"epoch {event.epoch}/{event.epochs}  loss {event.loss:.3f}"
+                news = f"epoch {event.epoch}/{event.epochs}"
+                if event.loss is not None:
+                    news += f"  loss {event.loss:.3f}"
                 if event.accuracy is not None:
                     news += f"  {event.metric} {event.accuracy:.2f} %"
                 self.bars.update(self.tasks[name], completed=event.epoch + event.part, news=news)

@@ -22,7 +22,8 @@ from trainact.lab.data import load_data
 from trainact.lab.data.images import Note
 from trainact.lab.files import StorageError
 from trainact.lab.ranks import count_ranks, is_first_rank
-from trainact.lab.recipes.recipe import DataFields, identify, read_recipe, write_recipe
+from trainact.lab.recipes.own_loops import describe_loop, find_script, has_own_loop
+from trainact.lab.recipes.recipe import DataFields, Recipe, identify, read_recipe, write_recipe
 from trainact.lab.records.events import Event, EventHandler, read_event, write_event
 from trainact.lab.records.record import write_failure
 from trainact.lab.records.unfinished import describe_unfinished
@@ -31,10 +32,14 @@ from trainact.lab.running.display import Display
 from trainact.lab.running.finished import take_finished
 from trainact.lab.running.plan import PlannedRun
 from trainact.lab.training.interruption import STOPPING, RunInterrupted, take_term_as_interrupt
+from trainact.lab.training.own_loop.loop import train_script
 from trainact.lab.training.resume_checks import check_record
 from trainact.lab.training.train import find_session, train
 
-__all__ = ["RunResult", "cache_data", "do_run", "make_note", "reuse_record", "run_all"]
+__all__ = ["RunResult", "Trainer", "cache_data", "do_run", "make_note", "reuse_record", "run_all"]
+
+Trainer = Callable[[Recipe, Path, EventHandler], dict[str, Any]]
+"""Does the run of a recipe in a folder of runs, and returns its record."""
 
 SAVED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 """Exit codes of a process that a signal stopped after it saved its run."""
@@ -54,14 +59,19 @@ class RunResult(NamedTuple):
 
 
 def run_all(
-    runs: Sequence[PlannedRun], jobs: int, display: Display, roots: Sequence[Path] = ()
+    runs: Sequence[PlannedRun],
+    jobs: int,
+    display: Display,
+    roots: Sequence[Path] = (),
+    trainer: Trainer | None = None,
 ) -> list[RunResult]:
     """Do all runs, ``jobs`` at a time, and return their results in the same order.
 
     A run that is finished below one of ``roots``, folders of results, is taken from there.
 
     With several jobs, each run has its own process, an equal share of the threads and, on a machine
-    with GPUs, one of them. A run that fails does not stop the others.
+    with GPUs, one of them. A user's script always has its own process. A run that fails does not
+    stop the others. ``trainer`` does the runs of a user's function, one at a time.
 
     Raises:
         TrActError: ``jobs`` is not positive, more than the machine can take, or more than one under
@@ -75,18 +85,20 @@ def run_all(
     load = cache_data(load_data)
     left = [run for run in runs if not run.folder.record_path.exists()]
     with display.open([(run.name, run.recipe.schedule.epochs) for run in runs]):
-        if left and all(_name_network(run) == _name_network(left[0]) for run in left):
+        own = [run for run in left if has_own_loop(run.recipe)]
+        if not own and left and all(_name_network(run) == _name_network(left[0]) for run in left):
             recipe = left[0].recipe
             data = load(recipe.data, note=make_note(display, left[0]))
             find_session(data).build(recipe, data)  # an error of all runs is raised once
-        elif jobs > 1:
+        elif not own and jobs > 1:
             _load_all(left, load, display)
-        if jobs == 1:
+        if jobs == 1 and not any(find_script(run.recipe) for run in runs):
             results = []
             for run in runs:
                 if is_first_rank():
                     take_finished(run, roots, load, make_note(display, run))
-                results.append(do_run(run, functools.partial(display.show, run.name), load))
+                show = functools.partial(display.show, run.name)
+                results.append(do_run(run, show, load, trainer))
             return results
         with take_term_as_interrupt(), concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             children = _Children(jobs, display, load, roots)
@@ -140,8 +152,15 @@ def make_note(display: Display, run: PlannedRun) -> Note:
     return lambda text: display.show(run.name, Event("note", text=text))
 
 
-def do_run(run: PlannedRun, report: EventHandler, load: Callable[..., Any]) -> RunResult:
+def do_run(
+    run: PlannedRun,
+    report: EventHandler,
+    load: Callable[..., Any],
+    trainer: Trainer | None = None,
+) -> RunResult:
     """Do a run in this process; if it fails, write the reason into its folder.
+
+    ``trainer`` does it if it is a run of a user's function.
 
     Raises:
         StorageError: the disk is full, so the next run would fail too.
@@ -152,7 +171,10 @@ def do_run(run: PlannedRun, report: EventHandler, load: Callable[..., Any]) -> R
     for message in describe_unfinished(run.folder) if is_first_rank() else ():
         report(Event("note", text=message))
     try:
-        record = train(run.recipe, run.root, report, load)
+        if has_own_loop(run.recipe):
+            record = (trainer or _find_trainer(run.recipe))(run.recipe, run.root, report)
+        else:
+            record = train(run.recipe, run.root, report, load)
         return RunResult(run, record, None)
     except StorageError:
         raise
@@ -167,6 +189,16 @@ def do_run(run: PlannedRun, report: EventHandler, load: Callable[..., Any]) -> R
     failure += f" (the traceback is in {path})" if trace else ""
     report(Event("failed", text=failure))
     return RunResult(run, None, failure)
+
+
+def _find_trainer(recipe: Recipe) -> Trainer:
+    """Return what does a run of the user's own loop, if it can be found."""
+    if find_script(recipe) is None:
+        raise TrActValueError(
+            f"this run is one of the Python function {describe_loop(recipe)!r}; call "
+            "trainact.lab.compare_runs with it."
+        )
+    return train_script
 
 
 def reuse_record(run: PlannedRun, display: Display, load: Callable[..., Any]) -> RunResult | None:
@@ -192,7 +224,7 @@ class _Children:
     ) -> None:
         self.display, self.load, self.roots = display, load, roots
         self.threads = max(1, torch.get_num_threads() // jobs)
-        self.gpus = GpuPool(jobs)
+        self.gpus = GpuPool(jobs if jobs > 1 else 0)  # a script alone may use all
         self.lock = threading.Lock()
         self.turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self.running: set[subprocess.Popen[str]] = set()

@@ -14,6 +14,7 @@ from trainact.lab.data.images import DataError
 from trainact.lab.data.names import NAMES
 from trainact.lab.models.detection.faster_rcnn import DETECTOR
 from trainact.lab.models.pretrained import find_weights, hash_file
+from trainact.lab.recipes.own_loops import has_own_loop
 from trainact.lab.recipes.recipe import Recipe
 
 __all__ = ["check_data", "check_record"]
@@ -32,6 +33,8 @@ def check_record(record: dict[str, Any], recipe: Recipe, load: Callable[..., Any
         DataError: the data have changed, or no run can start with them any more.
         TrActValueError: the weights have changed.
     """
+    if has_own_loop(recipe):  # its data and weights are not known
+        return
     data = _load_local(recipe, load)
     if data is not None:
         check_data(data, record["data"]["fingerprint"])
