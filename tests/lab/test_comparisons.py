@@ -69,11 +69,11 @@ def test_a_record_says_what_the_arm_changed_and_nothing_that_it_does_not_know(tm
 
 
 def test_every_kind_of_arm_trains(tmp_path):
-    arms = "plain,frozen,random,tract-centered,tract-norm-preserving,mac,foof,asgo,muon-stem"
+    arms = "plain,frozen,random,scaled,tract-centered,tract-norm-preserving,mac,foof,asgo,muon-stem"
     comparison = compare_runs(train, arms=arms, seeds=0, epochs=1, out=tmp_path)
-    assert len(comparison.answers.summaries) == 9
+    assert len(comparison.answers.summaries) == 10
     weights = [record["epochs"][0]["train_loss"] for record in read_records(tmp_path)]
-    assert len(set(weights)) == 9
+    assert len(set(weights)) == 10
 
 
 def test_a_run_is_done_once_and_other_settings_are_other_runs(tmp_path):

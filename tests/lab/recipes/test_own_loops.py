@@ -64,4 +64,4 @@ def test_an_arm_needs_the_hooks_that_can_apply_it(part):
         make_function_recipe("train", {}), parse_arms([part.name], [0.1]), (1,), (0,)
     )
     assert needs_optimizer(recipe) == (part.name in WITH_OPTIMIZER)
-    assert needs_images(recipe) == (part.name in ("eigen", "random", "mac"))
+    assert needs_images(recipe) == (part.name in ("eigen", "random", "scaled", "mac"))

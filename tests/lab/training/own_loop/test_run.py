@@ -105,7 +105,7 @@ def test_mac_reads_the_images_at_its_first_step_and_draws_no_random_number():
     )
     optimizer = run.optimizer(model, make_sgd)
     model(images[:32, :, ::4, ::4]).sum().backward()
-    with pytest.raises(TrActTypeError, match="mac takes batches that are tensors"):
+    with pytest.raises(TrActTypeError, match="take batches that are tensors"):
         optimizer.step()
 
 

@@ -21,7 +21,7 @@ from trainact.lab.training.own_loop.optimizers import (
     apply_before_steps,
     sum_over_ranks,
 )
-from trainact.lab.training.start import freeze_layers, whiten_layers
+from trainact.lab.training.start import freeze_layers, start_layers
 from trainact.lab.training.train import DivergedError
 from trainact.layer_checks import check_model, select_layers
 from trainact.random_states import kept_random_states
@@ -114,7 +114,9 @@ class Run:
             add_tract(model, names, recipe.tract)
             if recipe.model.start != "default":
                 start = _take_images(images, recipe.model.start_images)
-                whiten_layers(model, names, recipe, start)
+                if recipe.model.start == "scaled":
+                    start = _read_tensors(start, model)
+                start_layers(model, names, recipe, start)
         if recipe.optimizer.first_layer_frozen:
             freeze_layers(model, names)
 
@@ -310,5 +312,5 @@ def _read_tensors(images: Any, model: nn.Module) -> Iterator[Tensor]:
     for call in list_batches(images):
         args, _ = move_call(call, parameter.device, parameter.dtype)
         if not args or not isinstance(args[0], Tensor):
-            raise TrActTypeError("the arm mac takes batches that are tensors of images.")
+            raise TrActTypeError("the arms mac and scaled take batches that are tensors of images.")
         yield args[0]
