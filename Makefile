@@ -8,7 +8,7 @@ PIP     = $(BIN)/python -m pip --disable-pip-version-check install --quiet --con
 # One process per core, each with one thread; a file's tests stay in one process.
 PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
-.PHONY: demo test test-slow test-thorough check bench zoo pages rivals install format clean
+.PHONY: demo test test-slow test-thorough check bench zoo pages docs rivals install format clean
 
 demo: $(LAB)
 	$(BIN)/trainact compare --jobs 2
@@ -48,6 +48,10 @@ pages: $(STAMP)
 	$(BIN)/python -m tools.estimates
 	$(BIN)/python -m tools.pages
 
+# The site, at http://127.0.0.1:8000/
+docs: $(STAMP)
+	$(BIN)/mkdocs serve
+
 install: $(STAMP)
 
 $(LAB): pyproject.toml constraints.txt
@@ -58,7 +62,7 @@ $(LAB): pyproject.toml constraints.txt
 # pip knows dependency groups from 25.1 on
 $(STAMP): $(LAB)
 	$(PIP) --upgrade "pip>=25.1"
-	$(PIP) --editable ".[all]" --group dev
+	$(PIP) --editable ".[all]" --group dev --group docs
 	touch $@
 
 clean:

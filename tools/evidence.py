@@ -24,8 +24,11 @@ from trainact.options import DEFAULT_LAM
 
 __all__ = [
     "FAMILIES",
+    "NO_RECORD",
     "Evidence",
     "draw_evidence",
+    "hash_records",
+    "is_current",
     "list_stale_pictures",
     "read_evidence",
     "write_evidence",
@@ -83,7 +86,7 @@ def draw_evidence(evidence: Evidence, folder: Path) -> None:
     """Write the pictures, each with the hash of its records as metadata."""
     for name, page in evidence.items():
         if page is not None and page.answers is not None:
-            drawn = draw_pictures(page.answers, list_pictures(page.chapters), _hash_records(page))
+            drawn = draw_pictures(page.answers, list_pictures(page.chapters), hash_records(page))
             for file, content in drawn.items():
                 write_atomically(folder / f"{name}-{file}", content)
 
@@ -96,7 +99,7 @@ def list_stale_pictures(evidence: Evidence, folder: Path) -> list[str]:
             continue
         for picture in sorted(list_pictures(page.chapters)):
             path = folder / f"{name}-{picture.file}"
-            if not path.exists() or _read_source(path) != _hash_records(page):
+            if not is_current(path, hash_records(page)):
                 stale.append(path.name)
     return stale
 
@@ -132,11 +135,15 @@ def _render_page(page: ExperimentPage) -> str:
     return "\n\n".join(blocks)
 
 
-def _hash_records(page: ExperimentPage) -> str:
+def hash_records(page: ExperimentPage) -> str:
+    """Return a hash of all records of an experiment."""
     seals = sorted(str(record["seal"]) for record in page.study.records)
     return hashlib.sha256(" ".join(seals).encode()).hexdigest()
 
 
-def _read_source(path: Path) -> str | None:
+def is_current(path: Path, source: str) -> bool:
+    """Return whether a picture exists and was drawn from this source."""
+    if not path.exists():
+        return False
     with Image.open(path) as image:
-        return image.info.get("Source")
+        return image.info.get("Source") == source

@@ -7,15 +7,18 @@ from the committed records under ``results/``.
 import argparse
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tools import evidence
 from tools.fast_run import write_fast_run
+from tools.how_it_works import draw_steps, list_stale_steps, write_steps
+from tools.opening import draw_opening, list_stale_opening, write_opening
 from tools.reproduce import write_reproduction
 from tools.rivals_page import read_rivals, write_rivals
 from tools.units_page import read_units, write_units
+from tools.when import write_when
 from trainact.errors import TrActValueError
 from trainact.lab.cost.bench import ZOO_FILE, describe_medians, read_zoo, render_zoo
 from trainact.lab.cost.launches import METHODS
@@ -34,9 +37,12 @@ PAGES = (
     "docs/cost.md",
     "docs/data.md",
     "docs/evidence.md",
+    "docs/how-it-works.md",
+    "docs/index.md",
     "docs/lab.md",
     "docs/reproduce.md",
     "docs/rivals.md",
+    "docs/when.md",
 )
 
 
@@ -64,6 +70,9 @@ def make_tables(pages: evidence.Evidence, root: Path = ROOT) -> dict[str, str]:
         **write_reproduction(root / "results"),
         **write_rivals(read_rivals(root / "results")),
         **write_units(read_units(root / "results")),
+        **write_opening(pages),
+        **write_when(pages, record),
+        **write_steps(),
         "arms": render_arms(),
         **write_fast_run(root / "results"),
         "bench-layer": render_bench(record, "layer"),
@@ -192,6 +201,22 @@ def _render_ratio(spread: dict[str, float] | None, *, noisy: bool = False, digit
     return f"{median}x [{low}, {high}]"
 
 
+def _update_pictures(pages: evidence.Evidence, folder: Path, *, check: bool) -> list[str]:
+    """Return the pictures that were out of date; redraw them unless ``check``."""
+    drawings: tuple[tuple[list[str], Callable[[], None]], ...] = (
+        (
+            evidence.list_stale_pictures(pages, folder),
+            lambda: evidence.draw_evidence(pages, folder),
+        ),
+        (list_stale_opening(pages, folder), lambda: draw_opening(pages, folder)),
+        (list_stale_steps(folder), lambda: draw_steps(folder)),
+    )
+    for stale, draw in drawings:
+        if stale and not check:
+            draw()
+    return [name for stale, _ in drawings for name in stale]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Update all pages; with ``--check`` only report which are out of date, and return 1 if any."""
     parser = argparse.ArgumentParser("python -m tools.pages", description=__doc__)
@@ -199,9 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check = parser.parse_args(argv).check
     pages = evidence.read_evidence(ROOT / "results")
     tables, pictures = make_tables(pages), ROOT / PICTURES
-    stale = [f"{PICTURES}/{name}" for name in evidence.list_stale_pictures(pages, pictures)]
-    if stale and not check:
-        evidence.draw_evidence(pages, pictures)
+    stale = [f"{PICTURES}/{name}" for name in _update_pictures(pages, pictures, check=check)]
     for name in PAGES:
         page = ROOT / name
         before = page.read_text()

@@ -87,8 +87,8 @@ def precondition_grad(
         x: the layer's input: [..., n], or [N, C, *size] or [C, *size].
         lam: λ, a positive finite number.
         bias: the layer's bias, shape [m]; only with ``center=True``.
-        center: as in :func:`trainact.TrAct`.
-        relative: as in :func:`trainact.TrAct`.
+        center: as in `trainact.TrAct`.
+        relative: as in `trainact.TrAct`.
         stride: as in the convolution.
         padding: as in the convolution: numbers, ``'same'`` or ``'valid'``.
         dilation: as in the convolution.

@@ -1,6 +1,6 @@
 """Layers that train their pre-activations: torch's own classes with one gradient replaced.
 
-(With ``center=True``, two: see :mod:`trainact.preconditioner`.)
+(With ``center=True``, two: see `trainact.preconditioner`.)
 
 A plain layer becomes a TrAct layer only by a change of its class. It stays the same object with the
 same parameters, hooks and attributes, draws no random number, and can be changed back.
@@ -68,7 +68,7 @@ class TrActLayer(nn.Module):
         moment_decay: float = 0.0,
         **kwargs: Any,
     ) -> None:
-        """Take the plain layer's arguments, and by keyword those of :func:`trainact.TrAct`."""
+        """Take the plain layer's arguments, and by keyword those of `trainact.TrAct`."""
         options = Options(moment_dtype, every, rows, sync, center, relative, moment_decay)
         lam, options = check_lam(lam), check_options(options)
         super().__init__(*args, **kwargs)
@@ -110,7 +110,7 @@ class TrActLayer(nn.Module):
             self.memory = self.memory._replace(average=average.to(self.weight.device))
 
     def tear_down(self) -> None:
-        """Remove everything that :meth:`set_up` added."""
+        """Remove everything that `set_up` added."""
         for attribute in ("_lam", "options", "memory"):
             del self.__dict__[attribute]
 
@@ -161,7 +161,7 @@ class TrActLinear(TrActLayer, nn.Linear):  # type: ignore[misc]  # a Linear may 
 
 
 class _TrActConv(TrActLayer, ConvNd):
-    """A convolution that passes its weight through :func:`apply_precondition`."""
+    """A convolution that passes its weight through `apply_precondition`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Compute what the plain layer computes."""

@@ -144,8 +144,8 @@ def tract_gradients_of_layer(
         x: its input.
         grad_z: ∇z, in the shape of its output.
         lam: λ.
-        center: as in :func:`trainact.TrAct`.
-        relative: as in :func:`trainact.TrAct`.
+        center: as in `trainact.TrAct`.
+        relative: as in `trainact.TrAct`.
     """
     rows = cut_patches(x, layer)
     g, b, _ = rows.shape
@@ -210,7 +210,7 @@ def whitened_filters(
     signs: bool = True,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Return the eigen filters of :func:`trainact.whiten` with ``scale="unit"``, one by one.
+    """Return the eigen filters of `trainact.whiten` with ``scale="unit"``, one by one.
 
     Args:
         rows: x of one group, shape [b, n], in float64.
@@ -256,7 +256,7 @@ def whitened_weight_of_layer(
     signs: bool = True,
     seed: int = 0,
 ) -> Tensor:
-    """Return the weight that :func:`trainact.whiten` gives a layer, in float64.
+    """Return the weight that `trainact.whiten` gives a layer, in float64.
 
     The arguments are those of ``whiten``, with the layer's input ``x`` in place of the images.
     """

@@ -39,7 +39,7 @@ def tract_state(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_tract_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Copy what :func:`tract_state` returned into the TrAct layers of a model.
+    """Copy what `tract_state` returned into the TrAct layers of a model.
 
     The model must have TrAct layers of the same names, shapes and options. Tensors are copied in
     place, to the device of each layer.

@@ -67,7 +67,7 @@ def TrAct(  # noqa: N802  (the paper's spelling)
             ``center=True``, training then does not depend on the scale and the mean of the pixels.
         moment_decay: β, from 0 to below 1, of a moving average of the second moment over the
             backward passes, for small batches of large patches; 0 uses each step's own rows.
-            :func:`trainact.tract_state` returns the average for a checkpoint.
+            `trainact.tract_state` returns the average for a checkpoint.
 
     Raises:
         UnsupportedLayerError: TrAct cannot train this layer; nothing was changed.
@@ -105,15 +105,15 @@ def apply_tract(
         model: any module; it may be the layer itself, which has the empty name.
         lam: λ.
         layers: names of the layers, as in ``model.named_modules()``; None finds them with
-            :func:`trainact.find_first_layers`.
+            `trainact.find_first_layers`.
         example_input: an input for this search, if the model does not take the default image.
-        moment_dtype: as in :func:`TrAct`.
-        every: as in :func:`TrAct`.
-        rows: as in :func:`TrAct`.
-        sync: as in :func:`TrAct`.
-        center: as in :func:`TrAct`.
-        relative: as in :func:`TrAct`.
-        moment_decay: as in :func:`TrAct`.
+        moment_dtype: as in `TrAct`.
+        every: as in `TrAct`.
+        rows: as in `TrAct`.
+        sync: as in `TrAct`.
+        center: as in `TrAct`.
+        relative: as in `TrAct`.
+        moment_decay: as in `TrAct`.
 
     Raises:
         TrActError: no layer was found, or TrAct cannot train one of them; nothing was changed.

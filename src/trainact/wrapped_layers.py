@@ -33,7 +33,7 @@ def list_tract_layers(model: nn.Module) -> dict[str, TrActLayer]:
 def check_tract(model: nn.Module) -> list[str]:
     """Return the names of the model's TrAct layers; raise if one was lost.
 
-    A layer is lost when it is replaced by a plain one after :func:`trainact.apply_tract`.
+    A layer is lost when it is replaced by a plain one after `trainact.apply_tract`.
     ``accumulate`` and the trainer callbacks check this themselves. In your own training loop, call
     it once before training.
 

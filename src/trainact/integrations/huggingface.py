@@ -19,7 +19,7 @@ class TrActAccumulation(TrainerCallback):
     the step and clips the finished gradient itself; the logged ``grad_norm`` is that of the plain
     gradient. If training ends inside a step, the gradients from before the step are restored.
     Trainer does not report exceptions to callbacks: after one, train again with the same callback
-    or call :meth:`abandon`.
+    or call `abandon`.
 
     Raises:
         TrActValueError: when training starts, for a model that lost a TrAct layer.

@@ -21,7 +21,7 @@ class TrActAccumulation(Callback):
 
     Raises:
         TrActValueError: when training starts, for manual optimization (use
-            :func:`trainact.accumulate` there) and for a model that lost a TrAct layer.
+            `trainact.accumulate` there) and for a model that lost a TrAct layer.
     """
 
     def __init__(self) -> None:

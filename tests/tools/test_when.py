@@ -1,0 +1,105 @@
+"""docs/when.md: verdicts by recipe, the control, and the paper's printed numbers."""
+
+import json
+
+import pytest
+
+from comparison_records import make_record
+from result_folders import write_record
+
+pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+
+from tools import pages
+from tools.evidence import read_evidence
+from tools.when import list_printed_pairs, write_when
+from trainact.lab.paper.tables import read_table
+
+BETTER, WORSE, UNCLEAR, SINGLE = (
+    *("cifar10-cpu-resnet-sgd", "cifar10-cpu-vit-adam"),
+    *("cifar10-cpu-vit-sgd", "imagenette-cpu-vit"),
+)
+BENCH = {"step": [
+    {"name": "ResNet", "extra_over_plain": {"median": 0.004}},
+    {"name": "ViT", "extra_over_plain": {"median": 0.0006}},
+    {"name": "VGG", "extra_over_plain": {"median": 0.5}, "noisy": True},
+]}  # fmt: skip
+
+
+def write_arms(results, name, differences, arm="tract-0.1", budget=4, plain=True):
+    for seed, difference in enumerate(differences):
+        if plain:
+            write_record(results / name, make_record("plain", budget, seed, 50))
+        write_record(results / name, make_record(arm, budget, seed, 50 + difference))
+
+
+@pytest.fixture
+def results(tmp_path):
+    write_arms(tmp_path, BETTER, (2.0, 2.5, 3.0))
+    write_arms(tmp_path, BETTER, (1.0, 1.5, 2.0), "lr-0.1", plain=False)
+    write_arms(tmp_path, BETTER, (0.5, 1.0, 1.5), budget=2)
+    write_arms(tmp_path, BETTER, (4.0, 4.5, 5.0), "tract-0.2", plain=False)
+    write_arms(tmp_path, WORSE, (-2.0, -2.5, -3.0))
+    write_arms(tmp_path, UNCLEAR, (-1.0, 1.5))
+    write_arms(tmp_path, SINGLE, (1.0,))
+    return tmp_path
+
+
+def test_without_records_the_page_says_so(tmp_path):
+    texts = write_when(read_evidence(tmp_path), BENCH)
+    empty = {name for name, text in texts.items() if text == "No records yet."}
+    assert empty == {f"when-{n}" for n in ("summary", "results", "control", "budgets", "lams")}
+
+
+def test_each_recipe_is_in_its_group(results):
+    texts = write_when(read_evidence(results), BENCH)
+    assert "On 4 small recipes" in texts["when-summary"]
+    assert "better than plain training on 1, worse on 1" in texts["when-summary"]
+    assert texts["when-summary"].endswith("not clearly different on 1; 1 with one seed.")
+    groups = texts["when-results"].split("**")[1:]
+    found = dict(zip(groups[::2], groups[1::2], strict=True))
+    expected = ("Better", "Worse", "One seed, so no interval", "No clear difference")
+    for title, name in zip(expected, (BETTER, WORSE, SINGLE, UNCLEAR), strict=True):
+        assert f"- {name}, " in found[title], title
+        assert found[title].count("\n- ") == 1
+
+
+def test_tract_is_compared_with_the_control_at_the_largest_budget(results):
+    texts = write_when(read_evidence(results), BENCH)
+    (row,) = texts["when-control"].splitlines()[2:]
+    assert row.startswith(f"| {BETTER} | plain, first-layer lr ×0.1 | +2.50 ")
+    assert "| +1.50 [" in row
+    assert "| +1.00 [" in row
+
+
+def test_budgets_and_lambdas_are_tables(results):
+    texts = write_when(read_evidence(results), BENCH)
+    budgets = texts["when-budgets"].splitlines()[2:]
+    assert [row.split(" | ")[:2] for row in budgets] == [[f"| {BETTER}", "2"], [f"| {BETTER}", "4"]]
+    lams = [row for row in texts["when-lams"].splitlines() if BETTER in row]
+    assert [row.split(" | ")[1] for row in lams] == ["0.1", "0.2"]
+
+
+def test_the_cost_leaves_out_noisy_rows():
+    cost = write_when({}, BENCH)["when-cost"]
+    assert "Of 2 measured training steps" in cost
+    assert "from 0.06 % (ViT) to 0.40 % (ResNet)" in cost
+
+
+def test_the_papers_pairs_are_settings_and_not_averages():
+    pairs = list_printed_pairs(read_table("cifar100"))
+    assert len(pairs) == 36
+    assert {pair.key.metric for pair in pairs} == {"top1"}
+    losses = write_when({}, BENCH)["when-paper-losses"]
+    below = [pair for pair in pairs if pair.difference < 0]
+    assert below
+    for pair in below:
+        assert (
+            f"cifar100-table, {pair.key.network}, 200 epochs: plain {pair.plain.show()}" in losses
+        )
+
+
+def test_every_place_of_the_page_is_filled():
+    text = (pages.ROOT / "docs" / "when.md").read_text()
+    record = json.loads((pages.ROOT / "results" / "bench" / "bench.json").read_text())
+    for name in write_when({}, record):
+        assert f"<!-- {name} -->" in text

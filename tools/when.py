@@ -1,0 +1,235 @@
+"""Fill ``docs/when.md``: when TrAct helps and when not, from records and the paper's tables."""
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tools.evidence import NO_RECORD, Evidence
+from trainact.lab.analysis.answers import Difference, answer
+from trainact.lab.paper.tables import PrintedTable, list_networks, read_tables
+from trainact.lab.paper.values import TRACT_ARMS, Key, PrintedValue
+from trainact.lab.recipes.arms import BASELINE
+from trainact.lab.report.experiment_page import ExperimentPage
+from trainact.lab.report.grid import Grid, render_markdown
+from trainact.lab.report.wording import describe_difference, format_difference
+from trainact.lab.text import count, count_epochs
+from trainact.options import DEFAULT_LAM
+
+__all__ = ["PrintedPair", "list_printed_pairs", "write_when"]
+
+TRACT = f"tract-{DEFAULT_LAM:g}"
+GROUPS: dict[str, Callable[[Difference], bool]] = {
+    "Better": lambda found: found.low is not None and found.low > 0,
+    "Worse": lambda found: found.high is not None and found.high < 0,
+    "One seed, so no interval": lambda found: found.low is None,
+    "No clear difference": lambda found: True,
+}
+"""Titles of the groups of results; a result is in the first that accepts it."""
+ACCURACIES = ("top1", "map")
+
+
+class Result(NamedTuple):
+    """One recipe, TrAct's difference to plain at the largest budget, and to the control there."""
+
+    name: str
+    page: ExperimentPage
+    to_plain: Difference
+    to_control: Difference | None
+
+
+class PrintedPair(NamedTuple):
+    """The numbers that the paper prints for one setting."""
+
+    key: Key  # of the number with TrAct
+    plain: PrintedValue
+    tract: PrintedValue
+
+    @property
+    def difference(self) -> float:
+        """Return TrAct minus plain, without the rounding error of a subtraction."""
+        return round(self.tract.mean - self.plain.mean, 6)
+
+
+def write_when(evidence: Evidence, bench: dict[str, Any]) -> dict[str, str]:
+    """Return the text of each marked place, by its name."""
+    results = [
+        _read_result(name, page)
+        for name, page in evidence.items()
+        if page is not None and _list_differences(page)
+    ]
+    places = {
+        "when-summary": _describe_summary,
+        "when-results": _list_groups,
+        "when-control": _compare_with_control,
+        "when-budgets": _render_budgets,
+        "when-lams": _render_lams,
+    }
+    return {
+        **{name: write(results) if results else NO_RECORD for name, write in places.items()},
+        "when-paper": _render_paper(),
+        "when-paper-losses": _list_paper_losses(),
+        "when-cost": _describe_cost(bench),
+    }
+
+
+def _list_differences(page: ExperimentPage, arm: str = TRACT) -> list[Difference]:
+    """Return the differences of an arm to plain, the largest budget first."""
+    found = page.answers.differences if page.answers is not None else ()
+    return sorted((d for d in found if d.arm.name == arm), key=lambda d: -d.budget)
+
+
+def _read_result(name: str, page: ExperimentPage) -> Result:
+    """Return a recipe's result; the control is the plain arm with another first-layer rate."""
+    assert page.answers is not None
+    to_plain = _list_differences(page)[0]
+    rates = [
+        summary.arm.name
+        for summary in page.answers.summaries
+        if summary.arm.kind == "lr" and summary.budget == to_plain.budget
+    ]
+    to_control = None
+    if rates:
+        records = [r for r in page.study.records if r["budget"] == to_plain.budget]
+        others = answer(records, against={TRACT: rates[0]}).others
+        to_control = next(iter(others), None)
+    return Result(name, page, to_plain, to_control)
+
+
+def _group(difference: Difference) -> str:
+    return next(title for title, accepts in GROUPS.items() if accepts(difference))
+
+
+def _describe_summary(results: Sequence[Result]) -> str:
+    """Return how often TrAct was better, worse and neither."""
+    numbers = {title: 0 for title in GROUPS}
+    for result in results:
+        numbers[_group(result.to_plain)] += 1
+    better, worse, single, unclear = numbers.values()
+    text = (
+        f"On {count(len(results), 'small recipe')} of our own, TrAct with λ = {DEFAULT_LAM:g} was "
+        f"better than plain training on {better}, worse on {worse} and not clearly different on "
+        f"{unclear}"
+    )
+    return f"{text}; {single} with one seed." if single else f"{text}."
+
+
+def _list_groups(results: Sequence[Result]) -> str:
+    """Return a list for each group: the results in sentences."""
+    blocks = []
+    for title in GROUPS:
+        lines = [
+            f"- {result.name}, {count_epochs(result.to_plain.budget)}: "
+            f"{describe_difference(result.to_plain)}"
+            for result in results
+            if _group(result.to_plain) == title
+        ]
+        if lines:
+            blocks += [f"**{title}**", "\n".join(lines)]
+    return "\n\n".join(blocks)
+
+
+def _compare_with_control(results: Sequence[Result]) -> str:
+    """Return a table: TrAct and the control against plain, and TrAct against the control."""
+    rows = []
+    for result in results:
+        if (found := result.to_control) is not None:
+            control = _list_differences(result.page, found.against.name)[0]
+            shown = map(format_difference, (result.to_plain, control, found))
+            rows.append((result.name, found.against.title, *shown))
+    if not rows:
+        return NO_RECORD
+    head = ("recipe", "control", "TrAct to plain", "control to plain", "TrAct to control")
+    return render_markdown(Grid("", head, tuple(rows), text_columns=2))
+
+
+def _render_budgets(results: Sequence[Result]) -> str:
+    """Return TrAct's difference at every budget of the recipes that have several."""
+    rows = tuple(
+        (result.name, str(found.budget), format_difference(found), str(found.n))
+        for result in results
+        for found in reversed(_list_differences(result.page))
+        if len(_list_differences(result.page)) > 1
+    )
+    return _render(("recipe", "epochs", "TrAct to plain", "n"), rows)
+
+
+def _render_lams(results: Sequence[Result]) -> str:
+    """Return the difference to plain for every λ, at the largest budget."""
+    rows = []
+    for result in results:
+        assert result.page.answers is not None
+        for found in result.page.answers.differences:
+            if found.arm.kind == "tract" and found.budget == result.to_plain.budget:
+                rows.append(
+                    (result.name, f"{found.arm.lam:g}", format_difference(found), str(found.n))
+                )
+    return _render(("recipe", "λ", "TrAct to plain", "n"), tuple(rows))
+
+
+def _render(head: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> str:
+    return render_markdown(Grid("", head, rows)) if rows else NO_RECORD
+
+
+def list_printed_pairs(table: PrintedTable) -> list[PrintedPair]:
+    """Return the settings for which the paper prints a plain and a TrAct accuracy.
+
+    A setting is a recipe, a network and a number of epochs. Averages over networks are left out.
+    """
+    networks = (None, *list_networks())
+    pairs = []
+    for key, tract in table.values.items():
+        plain = table.values.get(key._replace(arm=BASELINE))
+        wanted = key.arm in TRACT_ARMS and key.metric in ACCURACIES and key.network in networks
+        if wanted and plain is not None:
+            pairs.append(PrintedPair(key, plain, tract))
+    return pairs
+
+
+def _list_accuracy_tables() -> Iterator[tuple[PrintedTable, list[PrintedPair]]]:
+    for table in read_tables():
+        if pairs := list_printed_pairs(table):
+            yield table, pairs
+
+
+def _render_paper() -> str:
+    """Return how often the paper's own numbers with TrAct are above the plain ones."""
+    rows = []
+    for table, pairs in _list_accuracy_tables():
+        found = [pair.difference for pair in pairs]
+        signs = (sum(d > 0 for d in found), sum(d == 0 for d in found), sum(d < 0 for d in found))
+        decimals = pairs[0].tract.decimals
+        mean, low, high = (
+            f"{d:+.{decimals}f}" for d in (statistics.fmean(found), min(found), max(found))
+        )
+        place = " and ".join(f"Table {number}" for number in table.numbers)
+        rows.append((place, table.title, *map(str, signs), mean, f"{low} to {high}"))
+    head = ("in the paper", "content", "higher", "equal", "lower", "mean difference", "range")
+    return render_markdown(Grid("", head, tuple(rows), text_columns=2))
+
+
+def _list_paper_losses() -> str:
+    """Return the settings of the paper in which the number with TrAct is the lower one."""
+    lines = []
+    for table, pairs in _list_accuracy_tables():
+        for key, plain, tract in pairs:
+            if tract.mean < plain.mean:
+                name = f"{key.recipe}, {key.network}" if key.network else key.recipe
+                epochs = f", {count_epochs(key.budget)}" if key.budget else ""
+                place = " and ".join(map(str, table.numbers))
+                lines.append(
+                    f"- {name}{epochs}: plain {plain.show()}, TrAct {tract.show()} (Table {place})"
+                )
+    return "\n".join(lines) or "There is none."
+
+
+def _describe_cost(bench: dict[str, Any]) -> str:
+    """Return the share of TrAct's own work in a training step, over the measured networks."""
+    rows = [row for row in bench["step"] if not row.get("noisy", False)]
+    if not rows:
+        return "No measurement yet."
+    shares = {row["name"]: 100 * row["extra_over_plain"]["median"] for row in rows}
+    least, most = min(shares, key=lambda name: shares[name]), max(shares, key=lambda n: shares[n])
+    return (
+        f"Of {count(len(shares), 'measured training step')}, TrAct's own work takes from "
+        f"{shares[least]:.2f} % ({least}) to {shares[most]:.2f} % ({most}) of the plain step."
+    )
