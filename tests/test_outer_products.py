@@ -117,7 +117,7 @@ def test_real_images_lose_no_digits_to_float32_sums(cifar_images, name):
     patches = patches_of_layer(layer)
     exact = sum_by_unfolding(x.double(), patches, FLOAT64)
     actual = method(x, patches, Precision(torch.float32, torch.float64))
-    assert ((actual - exact).norm() / exact.norm()).item() < 1e-7
+    assert ((actual - exact).norm() / exact.norm()).item() < 2e-7
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
