@@ -1,16 +1,30 @@
-"""The records of trainact bench: continued zoo records, the committed ones, and plots."""
+"""The records of trainact bench: continued ones, the committed ones, and plots."""
 
+import io
 import json
 import re
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("rich", reason="trainact bench needs the extra 'bench'")
 
+from rich.console import Console
+
 from trainact.lab.commands import cli
-from trainact.lab.cost.bench import TABLE_NETWORKS, draw_growth, make_table, read_zoo, render_zoo
+from trainact.lab.cost import bench
+from trainact.lab.cost.bench import (
+    TABLE_NETWORKS,
+    Bench,
+    draw_growth,
+    make_table,
+    read_bench,
+    read_zoo,
+    render_zoo,
+)
+from trainact.lab.cost.cases import LAYERS, NETWORKS
 from trainact.lab.cost.timing import summarise
 from trainact.lab.environment import describe_environment
 
@@ -48,6 +62,34 @@ def test_each_networks_row_is_written_when_done_and_the_same_command_continues(t
     page = render_zoo(record)
     assert page.startswith("2 of the 36 networks: TrAct's own work is between")
     assert re.search(r"\| squeezenet \| 781,156 \| \d+ \| [\d.]+ % \[", page)
+
+
+def test_an_interrupted_measurement_is_continued_by_the_same_code(tmp_path, monkeypatch):
+    made = describe_environment("cpu") | {"clean": True}
+    monkeypatch.setattr(bench, "describe_environment", lambda device: dict(made))
+    row = json.loads((RESULTS / "bench.json").read_text())["layer"][0]
+    measured = []
+
+    def measure(self, case, rounds, advance):
+        measured.append(case.name)
+        if len(measured) == 3:
+            raise KeyboardInterrupt
+        return row | {"name": case.name}
+
+    monkeypatch.setattr(Bench, "_measure_ratios", measure)
+    one = Bench(tmp_path, Console(file=io.StringIO()), torch.device("cpu"))
+    with pytest.raises(KeyboardInterrupt):
+        one.measure(["layer"])
+    names = [case.name for case in LAYERS]
+    assert [row["name"] for row in read_bench(tmp_path / "bench.json")["layer"]] == names[:2]
+    record = one.measure(["layer", "step"])
+    assert measured[3:9] == [*names[2:], NETWORKS[0].name, NETWORKS[1].name]
+    assert [row["name"] for row in record["layer"]] == names
+    assert "already measured: CIFAR 3x3, CIFAR-ViT Linear" in one.console.file.getvalue()
+    for change in ({"commit": "another"}, {"clean": False}):
+        made.update(change)
+        measured[:] = ["one", "two", "three"]
+        assert len(one.measure(["layer"])["layer"]) == len(measured) - 3 == 6
 
 
 def test_a_noisy_network_has_no_share():

@@ -53,10 +53,10 @@ __all__ = [
     "render_zoo",
 ]
 
-ROUNDS = {"layer": 61, "step": 15, "growth": 7}
-QUICK_ROUNDS = {"layer": 5, "step": 3, "growth": 3}
+ROUNDS = {"layer": 61, "step": 15, "growth": 7, "zoo": 3}
+QUICK_ROUNDS = {"layer": 5, "step": 3, "growth": 3, "zoo": 3}
 FILE, ZOO_FILE = "bench.json", "zoo.json"
-ZOO_BATCH, ZOO_ROUNDS = 8, 3
+ZOO_BATCH = 8
 MACHINE = ("processor", "accelerator", "device", "threads", "packages")
 """Fields of the environment that all rows of a zoo record share."""
 TABLE_NETWORKS = list_networks()
@@ -81,31 +81,48 @@ class Bench:
     only: str = ""  # skip cases whose name does not contain this
 
     def measure(self, sections: Sequence[str]) -> dict[str, Any]:
-        """Measure the sections, write the record after each, and draw the growth plots."""
-        record: dict[str, Any] = {
+        """Measure the sections, write the record after each case, and draw the growth plots.
+
+        A record of the same code on the same machine is continued: cases that it has are skipped.
+        Any other record is replaced.
+
+        Raises:
+            TrActValueError: the existing record is damaged, or another kind of record.
+        """
+        path = self.folder / FILE
+        here = {
             **self._begin_record("bench"),
             "compiled": self.compiled,
             "quick": self.quick,
         }
-        cases: dict[str, Sequence[Case]] = {
-            "layer": LAYERS,
-            "step": choose_networks(self.device),
-        }
+        record = read_bench(path)
+        if record is None or not _is_same_setup(record, here):
+            record = here
         for section in sections:
             if section == "growth":
-                record[section] = self._measure_growth()
+                growth = record.setdefault(section, {})
+                for size, sweep in GROWTH.items():
+                    named = {case.name: value for value, case in sweep.items()}
+                    cases = list(sweep.values())[: 2 if self.quick else None]
+                    rows = growth.setdefault(size, [])
+                    for row in self._measure_missing(section, cases, self._measure_size, rows):
+                        rows.append({size: named[row["name"]], **row})
+                        _write(record, path)
             else:
-                rows = self._measure_cases(section, cases[section], self._measure_ratios)
-                record[section] = list(rows)
+                networks = choose_networks(self.device)
+                cases = list(LAYERS if section == "layer" else networks)
+                rows = record.setdefault(section, [])
+                for row in self._measure_missing(section, cases, self._measure_ratios, rows):
+                    rows.append(row)
+                    _write(record, path)
+                self.console.print(make_table(section, rows))
             if section == "layer":
                 record["launches"] = describe_launches(self.only)
-            _write(record, self.folder / FILE)
-            if section != "growth":
-                self.console.print(make_table(section, record[section]))
+            _write(record, path)
         if any(record.get("growth", {}).values()):
-            for path in draw_growth(record, self.folder):
-                self.console.print(f"wrote {path}")
-        self.console.print(f"wrote {self.folder / FILE}")
+            for picture in draw_growth(record, self.folder):
+                self.console.print(f"wrote {picture}")
+        self.console.print(f"wrote {path}")
         return record
 
     def measure_zoo(self) -> dict[str, Any]:
@@ -121,15 +138,11 @@ class Bench:
         record = read_zoo(path) or {**here, "batch": ZOO_BATCH, "networks": []}
         _check_machine(record, here, path)
         rows: list[Row] = record["networks"]
-        done = [row["name"] for row in rows if self._selects(row["name"])]
-        if done:
-            self.console.print(f"already measured: {', '.join(done)}")
         cases = [
             NetworkCase(name, functools.partial(build_network, name, 100), (ZOO_BATCH, 3, 32, 32))
             for name in TABLE_NETWORKS
-            if name not in done
         ]
-        for row in self._measure_cases("zoo", cases, self._measure_zoo_network, ZOO_ROUNDS):
+        for row in self._measure_missing("zoo", cases, self._measure_zoo_network, rows):
             rows.append(row)
             rows.sort(key=lambda row: TABLE_NETWORKS.index(row["name"]))
             _write(record, path)
@@ -169,28 +182,24 @@ class Bench:
     def _selects(self, name: str) -> bool:
         return self.only.lower() in name.lower()
 
-    def _measure_growth(self) -> dict[str, list[Row]]:
-        measured = {}
-        for size, sweep in GROWTH.items():
-            cases = list(sweep.values())[: 2 if self.quick else None]
-            values = {case.name: value for value, case in sweep.items()}
-            rows = self._measure_cases("growth", cases, self._measure_size)
-            measured[size] = [{size: values[row["name"]], **row} for row in rows]
-        return measured
-
-    def _measure_cases(
+    def _measure_missing(
         self,
         section: str,
         cases: Sequence[Case],
         measure: Callable[[Case, int, Callable[[], None]], Row],
-        rounds: int = 0,
+        rows: Sequence[Row],
     ) -> Iterator[Row]:
-        """Yield the row of each selected case, with a progress bar over all rounds.
+        """Yield the row of each selected case without one, with a progress bar over all rounds.
 
         A case that does not fit into the memory of the GPU is left out, with a message.
         """
-        rounds = rounds or (QUICK_ROUNDS if self.quick else ROUNDS)[section]
-        chosen = [case for case in cases if self._selects(case.name)]
+        rounds = (QUICK_ROUNDS if self.quick else ROUNDS)[section]
+        measured = {row["name"] for row in rows}
+        selected = [case for case in cases if self._selects(case.name)]
+        done = [case.name for case in selected if case.name in measured]
+        if done:
+            self.console.print(f"already measured: {', '.join(done)}")
+        chosen = [case for case in selected if case.name not in measured]
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, TimeRemainingColumn(), console=self.console) as progress:
             task = progress.add_task(section, total=rounds * len(chosen))
@@ -294,6 +303,17 @@ def _read(path: Path, kind: str, command: str) -> dict[str, Any] | None:
     if not isinstance(record, dict) or record.get("kind") != kind:
         raise TrActValueError(f"{path} is not a record of {command}.")
     return record
+
+
+def _is_same_setup(record: dict[str, Any], here: dict[str, Any]) -> bool:
+    """Return whether a record was made with the same code, settings and machine."""
+    before, now = record["environment"], here["environment"]
+    settings = ("dtype", "interval", "compiled", "quick")
+    return (
+        all(before.get(key) == now[key] for key in (*MACHINE, "commit", "clean"))
+        and all(record.get(key) == here[key] for key in settings)
+        and now["clean"] is not False
+    )
 
 
 def _check_machine(record: dict[str, Any], here: dict[str, Any], path: Path) -> None:
