@@ -189,6 +189,7 @@ def test_an_error_is_one_line(words, message, capsys):
     assert told.count("\n") == 1
 
 
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("function", ["run_all", "parse_arms"], ids=["runs", "plan"])
 def test_a_signal_ends_the_trial_with_a_message(tmp_path, monkeypatch, capsys, number, function):

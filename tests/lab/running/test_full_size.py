@@ -1,8 +1,13 @@
 """Steps at full size: their shapes, their peak memory, and what does not fit."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
+import lab_helpers
 from lab_helpers import make_quick
 from trainact.errors import TrActValueError
 from trainact.lab.commands.cli import main
@@ -68,10 +73,21 @@ def test_steps_that_overflow_do_not_count(monkeypatch, skipped, steps):
 
 
 def test_a_larger_batch_needs_more_memory():
-    small, large = (
-        measure_step(make_quick(data__batch_size=size, data__image_size=64)).peak
-        for size in (8, 2048)
+    """In a process of its own: this one may hold memory that earlier tests have freed."""
+    code = (
+        "from lab_helpers import make_quick\n"
+        "from trainact.lab.running.full_size import measure_step\n"
+        "for size in (8, 2048):\n"
+        "    print(measure_step(make_quick(data__batch_size=size, data__image_size=64)).peak)\n"
     )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(lab_helpers.__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    small, large = map(int, done.stdout.split())
     assert large - small > 2048 * 3 * 64 * 64 * 4  # its float32 images alone
 
 

@@ -44,8 +44,13 @@ def test_a_checkpoint_keeps_the_progress_and_counts_sessions(tmp_path):
 
 
 def test_nothing_else_in_training_changes_the_progress():
-    """No assignment to an attribute of these names outside of the class."""
+    """No assignment to an attribute of these names outside of the class.
+
+    A user's own loop has no such progress.
+    """
     for file in Path(trainact.lab.training.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())) if file.name != "progress.py" else ():
+        if file.name == "progress.py" or file.parent.name == "own_loop":
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 assert node.attr not in KEYS, f"{file.name}, line {node.lineno}"
