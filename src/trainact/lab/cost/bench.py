@@ -98,6 +98,7 @@ class Bench:
         record = read_bench(path)
         if record is None or not _is_same_setup(record, here):
             record = here
+        cases: Sequence[Case]
         for section in sections:
             if section == "growth":
                 growth = record.setdefault(section, {})
@@ -109,8 +110,7 @@ class Bench:
                         rows.append({size: named[row["name"]], **row})
                         _write(record, path)
             else:
-                networks = choose_networks(self.device)
-                cases = list(LAYERS if section == "layer" else networks)
+                cases = LAYERS if section == "layer" else choose_networks(self.device)
                 rows = record.setdefault(section, [])
                 for row in self._measure_missing(section, cases, self._measure_ratios, rows):
                     rows.append(row)
