@@ -69,7 +69,7 @@ class ResidualBlock(nn.Module):
         in_channels: int,
         width: int,
         stride: int = 1,
-        options: BlockOptions = BlockOptions(),  # noqa: B008  (frozen)
+        options: BlockOptions = BlockOptions(),
     ) -> None:
         super().__init__()
         out_channels = self.expansion * width
@@ -157,7 +157,7 @@ class ResNet(nn.Sequential):
         first_stride: int = 1,
         first_bias: bool = False,
         pool: bool = False,
-        options: BlockOptions = BlockOptions(),  # noqa: B008  (frozen)
+        options: BlockOptions = BlockOptions(),
         last_survival: float = 1.0,
     ) -> None:
         super().__init__()
