@@ -132,8 +132,6 @@ def render_launches(record: dict[str, Any]) -> str:
 
 def _render_extra_time(row: dict[str, Any]) -> str:
     """Return the milliseconds of TrAct's own work; older records only have its ratio."""
-    if row.get("noisy"):
-        return "noisy"
     if "extra_ms" in row:
         return f"{row['extra_ms']['median']:.1f}"
     return f"{row['extra_over_plain']['median'] * row['plain_ms']['median']:.1f}"
@@ -180,9 +178,7 @@ def _render_row(row: dict[str, Any], section: str, has_control: bool) -> tuple[s
     noisy = row.get("noisy", False)
     if has_control:
         cells.append(_render_ratio(row.get(f"{CONTROL}_over_plain"), digits=3))
-    if section == "step" and noisy:
-        cells.append("noisy")
-    elif section == "step":
+    if section == "step":
         extra = row["extra_over_plain"]
         percents = (100 * extra[key] for key in ("median", "low", "high"))
         cells.append("{:.2f} % [{:.2f}, {:.2f}]".format(*percents))

@@ -4,7 +4,7 @@ It does the runs that are missing, the most important results first, and can be 
 at any time. A run whose record is committed under ``results/`` is not repeated. ``trainact collect
 runs/rivals --into results`` adds the new records.
 
-The last stage, ``--stages 5``, asks whether TrAct with the covariance and a relative λ can do
+The last stage, ``--stages 6``, asks whether TrAct with the covariance and a relative λ can do
 without standardised inputs. Its runs on inputs in [0, 1] and [0, 255] have folders of their own,
 such as ``cifar10-cpu-vit-sgd-raw``.
 """

@@ -224,10 +224,9 @@ def _list_paper_losses() -> str:
 
 def _describe_cost(bench: dict[str, Any]) -> str:
     """Return the share of TrAct's own work in a training step, over the measured networks."""
-    rows = [row for row in bench["step"] if not row.get("noisy", False)]
-    if not rows:
+    shares = {row["name"]: 100 * row["extra_over_plain"]["median"] for row in bench["step"]}
+    if not shares:
         return "No measurement yet."
-    shares = {row["name"]: 100 * row["extra_over_plain"]["median"] for row in rows}
     least, most = min(shares, key=lambda name: shares[name]), max(shares, key=lambda n: shares[n])
     return (
         f"Of {count(len(shares), 'measured training step')}, TrAct's own work takes from "

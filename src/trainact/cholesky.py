@@ -12,10 +12,11 @@ __all__ = ["Factor", "divide_by_factor", "factorize", "is_readable"]
 
 
 class Factor(NamedTuple):
-    """A Cholesky factor L, shape [g, k, k], and where it failed: an int32 [g], not 0 there."""
+    """A Cholesky factor L, shape [g, k, k], and where it failed."""
 
     lower: Tensor
-    failed: Tensor
+    failed: Tensor | None
+    """An int32 [g], not 0 where it failed; None if it is known that it did not."""
 
 
 def factorize(matrix: Tensor, damping: float | Tensor) -> Factor:
@@ -32,10 +33,12 @@ def factorize(matrix: Tensor, damping: float | Tensor) -> Factor:
     if isinstance(damping, Tensor):
         damping = damping.unsqueeze(-1)
     matrix.diagonal(dim1=-2, dim2=-1).add_(damping)
-    factor = Factor(*torch.linalg.cholesky_ex(matrix))
-    if is_readable(factor.failed) and bool(factor.failed.any()):
+    lower, failed = torch.linalg.cholesky_ex(matrix)
+    if is_readable(failed):
+        if not bool(failed.any()):
+            return Factor(lower, None)
         _warn_of_failure(matrix)
-    return factor
+    return Factor(lower, failed)
 
 
 def divide_by_factor(matrix: Tensor, factor: Factor) -> Tensor:
@@ -45,9 +48,10 @@ def divide_by_factor(matrix: Tensor, factor: Factor) -> Tensor:
         matrix: B, shape [g, m, k].
         factor: from :func:`factorize`.
     """
-    failed = factor.failed[..., None, None] != 0
-    valid = matrix.to(factor.lower.dtype).masked_fill(failed, torch.nan)
-    return torch.cholesky_solve(valid.mT, factor.lower).mT
+    matrix = matrix.to(factor.lower.dtype)
+    if factor.failed is not None:
+        matrix = matrix.masked_fill(factor.failed[..., None, None] != 0, torch.nan)
+    return torch.cholesky_solve(matrix.mT, factor.lower).mT
 
 
 def is_readable(tensor: Tensor) -> bool:

@@ -7,6 +7,7 @@ identity together, and both gradients are replaced.
 """
 
 import contextlib
+import inspect
 import math
 from typing import Any, NamedTuple
 
@@ -217,6 +218,12 @@ class _PreconditionGrad(torch.autograd.Function):
         if ctx.seed is not None:
             ctx.seed.add_(1)
         return grad_weight, grad_bias, *(None,) * 11
+
+
+# torch computes the signature in every call, which takes longer than all else in this forward.
+_PreconditionGrad.forward.__signature__ = inspect.signature(  # type: ignore[attr-defined]
+    _PreconditionGrad.forward
+)
 
 
 def _begins_sum_early(options: Options, *, is_pooled: bool) -> bool:

@@ -205,17 +205,14 @@ def sum_by_unfolding(x: Tensor, patches: Patches, precision: Precision) -> Tenso
     multiply = _multiply_one_by_one if is_wide else _multiply_at_once
     width = -(-num_inputs // WIDE_STRIPS) if is_wide else max(1, num_inputs)
     starts = range(0, max(1, num_inputs), width)
-    strips = [
-        x.new_zeros(
-            patches.groups, min(width, num_inputs - i), num_inputs - i, dtype=precision.sums
-        )
-        for i in starts
-    ]
+    strips: list[Tensor] = []
     for rows in unfold_in_chunks(x.to(precision.products), patches):
-        strips = [
-            strip + multiply(rows[..., i : i + width], rows[..., i:], precision.sums)
-            for i, strip in zip(starts, strips, strict=True)
+        products = [
+            multiply(rows[..., i : i + width], rows[..., i:], precision.sums) for i in starts
         ]
+        strips = [a + b for a, b in zip(strips, products, strict=True)] if strips else products
+    if not strips:
+        return x.new_zeros(patches.groups, num_inputs, num_inputs, dtype=precision.sums)
     return _mirror(strips) if is_wide else strips[0]
 
 
@@ -228,8 +225,9 @@ def _multiply_at_once(left: Tensor, right: Tensor, sum_dtype: torch.dtype) -> Te
         if not blocks:
             return rest
         return rest + _multiply_at_once(left[:, :whole], right[:, :whole], sum_dtype)
-    some, others = (part.unflatten(1, (blocks, BLOCK_ROWS)) for part in (left, right))
-    return (some.mT @ others).sum(1, dtype=sum_dtype)
+    some, others = (part.reshape(-1, BLOCK_ROWS, part.shape[-1]) for part in (left, right))
+    product = torch.bmm(some.mT, others)
+    return product.unflatten(0, (-1, blocks)).sum(1, dtype=sum_dtype)
 
 
 def _multiply_one_by_one(left: Tensor, right: Tensor, sum_dtype: torch.dtype) -> Tensor:

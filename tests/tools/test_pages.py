@@ -25,7 +25,7 @@ def test_a_page_with_an_unknown_mark_is_refused():
         pages.fill_page("<!-- speed --><!-- /speed -->", {"bench": ""})
 
 
-def test_a_noisy_contest_has_no_figures_and_the_control_has_a_column():
+def test_a_noisy_contest_has_no_ratio_of_whole_times_and_the_control_has_a_column():
     record = json.loads((pages.ROOT / "results" / "bench" / "bench.json").read_text())
     row = {key: record["step"][0][key] for key in OLD_KEYS}
     old = pages.render_bench({"step": [row]}, "step")
@@ -33,7 +33,9 @@ def test_a_noisy_contest_has_no_figures_and_the_control_has_a_column():
     control = {"plain_again_over_plain": summarise([0.98, 1.02]), "noisy": True}
     head, _, noisy = pages.render_bench({"step": [row | control]}, "step").splitlines()
     assert head.split(" | ")[2] == "plain / plain"
-    assert noisy.split(" | ")[2:6] == ["1.000x [0.980, 1.020]", "noisy", "noisy", "noisy"]
+    cells = noisy.split(" | ")
+    assert (cells[2], cells[4:6]) == ("1.000x [0.980, 1.020]", ["noisy", "noisy"])
+    assert cells[3].startswith(f"{100 * row['extra_over_plain']['median']:.2f} % [")
 
 
 def test_the_load_stands_below_the_table():

@@ -72,11 +72,13 @@ def _read_processor() -> str:
 def _describe_commit() -> dict[str, Any]:
     """Return the commit of this source and whether its files are unchanged; None outside git.
 
-    An installed copy may be inside another project's repository, whose commit says nothing here.
+    A changed record in ``results`` is no change of the source. An installed copy may be inside
+    another project's repository, whose commit says nothing here.
     """
     if not _run_git("ls-files", __file__):
         return {"commit": None, "clean": None}
-    changes = _run_git("status", "--porcelain", "--untracked-files=no")
+    source = (":(top)", ":(top,exclude)results")
+    changes = _run_git("status", "--porcelain", "--untracked-files=no", "--", *source)
     clean = None if changes is None else changes == ""
     return {"commit": _run_git("rev-parse", "HEAD"), "clean": clean}
 
