@@ -222,6 +222,10 @@ class _MatmulPrecisions(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+# torch 2.9 for CUDA warns of its older interface
+OLDER_INTERFACE = pytest.mark.filterwarnings("ignore:Please use the new API settings:UserWarning")
+
+
 @pytest.fixture(params=["legacy", "fp32_precision"])
 def low_precision(request):
     """TF32 products, set by either of torch's interfaces."""
@@ -236,6 +240,7 @@ def low_precision(request):
     torch.set_float32_matmul_precision("highest")
 
 
+@OLDER_INTERFACE
 @pytest.mark.usefixtures("low_precision")
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("name", ["cifar-3x3", "cifar-vit", "vit-s-16"])
@@ -249,6 +254,7 @@ def test_products_keep_full_precision_under_tf32(name, device):
     assert torch.backends.cuda.matmul.fp32_precision == "tf32"  # for everyone else
 
 
+@OLDER_INTERFACE
 @pytest.mark.usefixtures("low_precision")
 def test_the_users_precision_is_put_back_after_an_error():
     with pytest.raises(RuntimeError, match="stop"), outer_products.full_precision_products():

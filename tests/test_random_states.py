@@ -28,3 +28,14 @@ def test_the_random_states_are_restored(model):
     with contextlib.suppress(ZeroDivisionError), kept_random_states(model):
         raise ZeroDivisionError(draw())
     assert draw() == expected
+
+
+def test_torch_is_given_a_kind_of_device_even_for_no_device(monkeypatch):
+    fork = torch.random.fork_rng
+
+    def fork_as_in_torch_2_9(devices, device_type="cuda"):
+        return fork(devices, device_type=torch.device(device_type).type)
+
+    monkeypatch.setattr(torch.random, "fork_rng", fork_as_in_torch_2_9)
+    with kept_random_states(nn.Linear(2, 2)):
+        draw()

@@ -19,7 +19,7 @@ def kept_random_states(model: nn.Module) -> Iterator[None]:
     """
     devices = {parameter.device for parameter in model.parameters()}
     accelerators = [device for device in devices if device.type not in ("cpu", "meta")]
-    kind = accelerators[0].type if accelerators else None
+    kind = accelerators[0].type if accelerators else "cuda"  # of no device; older torch needs one
     numpy = sys.modules.get("numpy")
     python_state = random.getstate()
     numpy_state = None if numpy is None else numpy.random.get_state()

@@ -45,6 +45,9 @@ def page() -> str:
 
 @pytest.mark.parametrize("reference", mark_slow(SAMPLE, fast=4))
 def test_the_page_says_what_a_search_finds_today(reference, page):
+    source, name = reference.split(":")
+    if source == "timm" and name not in list_names("timm"):
+        pytest.skip("this version of timm does not have it")
     row = zoo.examine(reference)
     assert str(row) in page.splitlines()
     assert row.agrees or row.model in zoo.DIFFERENCES
@@ -58,6 +61,8 @@ def test_the_page_explains_its_columns(page):
 def test_the_page_has_every_family_of_timm(page):
     import timm
 
+    if f" timm {timm.__version__}," not in page:
+        pytest.skip("the page is of another version of timm")
     modules = {timm.models._registry._model_to_module[name] for name in zoo.TIMM_SMALLEST}
     assert modules == set(timm.list_modules())
     assert all(f"\n| {name} |" in page for name in zoo.TIMM_SMALLEST)
