@@ -54,6 +54,13 @@ def test_a_folder_that_is_a_file_is_an_error(tmp_path):
         write_atomically(tmp_path / "file" / "below", b"")
 
 
+def test_a_damaged_file_that_cannot_be_renamed_is_an_error(tmp_path):
+    with pytest.raises(
+        StorageError, match=r"record.json is damaged and cannot be renamed: No such"
+    ):
+        set_aside(tmp_path / "record.json")
+
+
 def test_damaged_files_are_kept_under_other_names(tmp_path):
     path = tmp_path / "record.json"
     for number in (1, 2):

@@ -44,11 +44,20 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged file so that it is kept but not used; return its new path."""
+    """Rename a damaged file so that it is kept but not used; return its new path.
+
+    Raises:
+        StorageError: the folder cannot be written.
+    """
     number = 1
     while (kept := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
-    path.rename(kept)
+    try:
+        path.rename(kept)
+    except OSError as error:
+        raise StorageError(
+            f"{path} is damaged and cannot be renamed: {error.strerror or error}."
+        ) from error
     return kept
 
 

@@ -20,6 +20,12 @@ __all__ = [
 ]
 
 
+MOST_NUMBERS = 10_000
+"""How many numbers a range such as ``0-4`` may have."""
+MOST_DIGITS = 15
+LARGEST = 2**63
+
+
 def check_known(names: Iterable[str], known: Iterable[str], kind: str) -> None:
     """Raise TrActValueError for the first name that is not known, with similar names."""
     known = list(known)
@@ -63,7 +69,7 @@ def parse_value(text: str) -> Any:
     """
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -76,11 +82,16 @@ def parse_whole_numbers(text: str, option: str) -> tuple[int, ...]:
     numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        if not _is_number(first) or (dash and not _is_number(last)):
             raise TrActValueError(
-                f"{option} takes whole numbers such as 0-4 or 5,10,20; got {text!r}."
+                f"{option} takes whole numbers such as 0-4 or 5,10,20; got {text[:100]!r}."
             )
-        numbers += range(int(first), int(last if dash else first) + 1)
+        added = range(int(first), int(last if dash else first) + 1)
+        if len(numbers) + len(added) > MOST_NUMBERS:
+            raise TrActValueError(
+                f"{option} takes at most {MOST_NUMBERS} numbers; got {text[:100]!r}."
+            )
+        numbers += added
     if not numbers or len(set(numbers)) < len(numbers):
         raise TrActValueError(f"{option} {text!r} has no number, or a number twice.")
     return tuple(numbers)
@@ -99,7 +110,13 @@ def parse_positive_numbers(text: str, option: str) -> tuple[float, ...]:
     return numbers
 
 
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= MOST_DIGITS
+
+
 def _convert(value: Any, hint: Any, where: str) -> Any:
+    if hint is Any:
+        return value
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         if value not in inner:
@@ -115,15 +132,21 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         if not isinstance(items, list | tuple):
             raise TrActTypeError(f"{where} takes a list; got {value!r}.")
         return tuple(_convert(item, inner[0], where) for item in items)
+    if origin is list:
+        if not isinstance(value, list):
+            raise TrActTypeError(f"{where} takes a list; got {value!r}.")
+        return [_convert(item, inner[0], where) for item in value]
     if origin is dict:
         if not isinstance(value, dict):
             raise TrActTypeError(f"{where} takes a table; got {value!r}.")
-        return dict(value)
+        return {key: _convert(item, inner[1], f"{where}, {key}") for key, item in value.items()}
     if isinstance(hint, types.UnionType):
         kinds = [kind for kind in inner if kind is not types.NoneType]
         return _convert(value, kinds[0], where) if len(kinds) == 1 and value is not None else value
     if dataclasses.is_dataclass(hint):
         return build_table(typing.cast(type, hint), value, where)
+    if isinstance(value, int) and abs(value) >= LARGEST:
+        raise TrActValueError(f"{where} takes numbers of at most 64 bits.")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is str and isinstance(value, int | float):

@@ -331,3 +331,12 @@ def test_the_real_samples_are_read(real_samples, name, classes, train, test):
     assert few.train.labels.bincount().tolist() == [2] * classes
     assert few.train.images.float().std() > 30
     assert os.fspath(real_samples) not in data.train.items[0]
+
+
+def test_an_image_too_narrow_to_be_scaled_is_refused(tmp_path):
+    root = write_folder(tmp_path / "set", {"train/a": 2, "train/b": 2, "test/a": 1, "test/b": 1})
+    Image.new("RGB", (1, 20_000)).save(root / "train" / "a" / "000.png")
+    with pytest.raises(
+        DataError, match=r"a/000.png cannot be read .*1 x 20000 pixels are too narrow"
+    ):
+        load(root, image_size=128, storage="memory")

@@ -107,6 +107,7 @@ def test_grey_and_cmyk_images_become_rgb(root):
     [
         ("label", r"n09999.jpg has no label n09999.cls"),
         ("word", r"n09999.cls holds b'dog', which is not a class number"),
+        ("number", r"n09999.cls holds b'99999999999999999999', which is not a class number"),
         ("short", r"set-train-03\.tar is truncated: its end is missing"),
         ("gzip", r"cannot be read as an uncompressed tar file"),
         ("range", r"the label of test image 6 is 7; the 3 classes are numbered 0 to 2"),
@@ -120,6 +121,8 @@ def test_damaged_shards_are_named(root, damage, message):
         write_shard(file, {"n09999": (make_jpeg(0), None)})
     elif damage == "word":
         write_shard(file, {"n09999": (make_jpeg(0), b"dog")})
+    elif damage == "number":
+        write_shard(file, {"n09999": (make_jpeg(0), b"9" * 20)})
     elif damage == "short":
         content = write_shard(file, make_samples(0, 9)).read_bytes()
         file.write_bytes(content[: len(content) // 2 + 100])

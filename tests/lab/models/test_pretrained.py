@@ -189,3 +189,15 @@ def test_a_run_starts_from_the_weights_of_another_and_its_record_says_so(tmp_pat
     after = safetensors.torch.load_file(RunFolder(tmp_path, second).weights_path)
     for key, value in before.items():
         torch.testing.assert_close(after[key], value, atol=1e-5, rtol=0)
+
+
+def test_names_that_are_no_names_are_refused(tmp_path):
+    torch.save({1: torch.zeros(2)}, tmp_path / "a.pth")
+    with pytest.raises(TrActValueError, match="holds no named weights"):
+        read_weights(tmp_path / "a.pth")
+
+
+def test_positions_of_no_grid_are_refused(tmp_path):
+    path = save(make_vit(), tmp_path / "a.safetensors", pos_embed=torch.zeros(1, 0, 24))
+    with pytest.raises(TrActValueError, match=r"of another shape: pos_embed is \[1, 0, 24\]"):
+        load_weights(make_vit(), path, strict=True)

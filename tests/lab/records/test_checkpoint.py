@@ -1,6 +1,9 @@
 """Checkpoints: any state of tensors and numbers, the newest two files, damage noticed."""
 
+import hashlib
+
 import pytest
+import safetensors.torch
 import torch
 
 from trainact.errors import TrActTypeError
@@ -47,3 +50,17 @@ def test_what_would_need_pickling_is_refused(tmp_path):
     with pytest.raises(TrActTypeError, match=r"state\.model\.0 of a checkpoint is a set"):
         save_checkpoint(tmp_path, 1, {"model": [{1}]})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"no tensors", safetensors.torch.save({})])
+def test_a_file_of_others_with_a_fitting_name_is_set_aside(tmp_path, content):
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    save_checkpoint(tmp_path, 1, {"step": 1})
+    (tmp_path / f"checkpoint-000000002-{digest}.safetensors").write_bytes(content)
+    (tmp_path / f"checkpoint-000000003-{digest}.safetensors").mkdir()
+    notes = []
+    assert load_checkpoint(tmp_path, notes.append) == {"step": 1}
+    assert [note[:30] for note in notes] == [
+        f"checkpoint checkpoint-00000000{i}"[:30] for i in (3, 2)
+    ]
+    assert len(list(tmp_path.glob("*.damaged-1"))) == 2

@@ -1,5 +1,6 @@
 """Records are sealed, and a run's folder is used by one process at a time."""
 
+import errno
 import json
 
 import filelock
@@ -115,3 +116,23 @@ def test_a_folder_that_cannot_be_written_is_no_second_failure(tmp_path):
     write_failure(tmp_path / "file", "the disk is full")
     clear_failure(tmp_path / "file")
     assert read_failure(tmp_path / "file") is None
+
+
+@pytest.mark.parametrize(
+    "text", ['{"attempts": "2", "failure": "x"}', '{"attempts": 2}', "[" * 20_000, "{"]
+)
+def test_a_damaged_failure_does_not_stop_the_next_one(tmp_path, text):
+    (tmp_path / "failure.json").write_text(text)
+    assert read_failure(tmp_path) is None
+    write_failure(tmp_path, "again")
+    assert read_failure(tmp_path)["attempts"] == 1
+
+
+def test_a_folder_that_cannot_be_locked_is_an_error(folder, monkeypatch):
+    def fail(lock, timeout):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", fail)
+    refused = pytest.raises(StorageError, match="cannot be written: Read-only file system")
+    with refused, folder.hold(pytest.fail):
+        pytest.fail("the folder is locked")

@@ -52,6 +52,14 @@ def test_the_setting_that_keeps_a_run_from_being_continued_is_named(tmp_path):
     )
 
 
+def test_an_unfinished_run_whose_recipe_is_damaged_is_not_mentioned(tmp_path):
+    begun = make_quick(run__accumulation=2)
+    leave_unfinished(begun, tmp_path)
+    recipe = RunFolder(tmp_path, begun).path / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("accumulation = 2", 'accumulation = "two"'))
+    assert describe(make_quick(), tmp_path) == []
+
+
 def test_other_experiments_and_finished_runs_are_not_mentioned(tmp_path):
     leave_unfinished(make_quick(optimizer__lr=0.2), tmp_path)
     far = {"optimizer__name": "adam", "optimizer__lr": 1e-3, "run__ema": 0.9, "data__flip": False}

@@ -298,11 +298,24 @@ def _read(path: Path, kind: str, command: str) -> dict[str, Any] | None:
         return None
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TrActValueError(f"{path} cannot be read: {error}") from error
-    if not isinstance(record, dict) or record.get("kind") != kind:
+    if not isinstance(record, dict) or record.get("kind") != kind or not _has_rows(record):
         raise TrActValueError(f"{path} is not a record of {command}.")
     return record
+
+
+def _has_rows(record: dict[str, Any]) -> bool:
+    """Return whether a record has an environment, and rows with names in its sections."""
+    growth = record.get("growth", {})
+    if not isinstance(growth, dict) or not isinstance(record.get("environment"), dict):
+        return False
+    sections = [*(record.get(key, []) for key in ("layer", "step", "networks")), *growth.values()]
+    return all(
+        isinstance(rows, list)
+        and all(isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows)
+        for rows in sections
+    )
 
 
 def _is_same_setup(record: dict[str, Any], here: dict[str, Any]) -> bool:

@@ -32,7 +32,7 @@ def read_cache(name: str) -> dict[str, Tensor] | None:
     Raises:
         DataError: the file is damaged.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     file = cache_file(name)
     if not file.is_file():
@@ -41,9 +41,10 @@ def read_cache(name: str) -> dict[str, Tensor] | None:
         with safe_open(file, framework="pt") as opened:
             recorded = (opened.metadata() or {}).get("sha256")
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
+        found = _hash_all(tensors)
+    except Exception as error:  # raised by safetensors, torch and numpy
         raise DataError(f"the cache file {file} is damaged ({error}).") from error
-    if recorded != _hash_all(tensors):
+    if recorded != found:
         raise DataError(f"the cache file {file} is damaged (its checksum is wrong).")
     return tensors
 
@@ -69,7 +70,7 @@ def rename_damaged_cache(name: str, reason: DataError, note: Note) -> None:
     """Rename a damaged cache file, so that it can be inspected, and report it."""
     try:
         aside = files.set_aside(cache_file(name))
-    except OSError as error:
+    except files.StorageError as error:
         note(f"{reason} It cannot be renamed ({error}).")
     else:
         note(f"{reason} It was renamed to {aside.name}; {name} is loaded again.")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trainact.lab.data.images import DataError, ImageTensor
+from trainact.lab.data.selection import MOST_CLASSES
 
 __all__ = ["find_batches", "read_batches"]
 
@@ -53,10 +54,13 @@ def _read_batch(file: Path) -> tuple[Tensor, Tensor]:
     labels = content.get("labels", content.get("fine_labels"))
     data = content.get("data")
     kind = getattr(data, "shape", None), str(getattr(data, "dtype", None))
-    if labels is None or kind != ((len(labels), 3072), "uint8"):
+    whole = isinstance(labels, list) and all(
+        type(label) is int and 0 <= label < MOST_CLASSES for label in labels
+    )
+    if not whole or kind != ((len(labels), 3072), "uint8"):
         raise DataError(
             f"{file} is not a batch of images: it must hold uint8 data [N, 3072] and as many "
-            f"labels or fine_labels; it holds {', '.join(content)}."
+            f"labels or fine_labels, whole numbers; it holds {', '.join(content)}."
         )
     return torch.tensor(data).reshape(-1, 3, 32, 32), torch.tensor(labels)
 
@@ -80,7 +84,10 @@ def _read_pickle(file: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict):
         raise DataError(f"{file} holds a {type(content).__name__}, not the dictionary of a batch.")
-    return {k.decode() if isinstance(k, bytes) else str(k): v for k, v in content.items()}
+    return {
+        k.decode(errors="replace") if isinstance(k, bytes) else str(k): v
+        for k, v in content.items()
+    }
 
 
 class _ArrayUnpickler(pickle.Unpickler):

@@ -10,6 +10,8 @@ from trainact.lab.data.images import DataError
 
 __all__ = ["fit_picture", "open_picture", "picture_to_tensor", "tensor_to_picture"]
 
+NARROWEST = 2000
+"""Largest ratio of an image's sides; a narrower one, scaled to a usual size, fills the memory."""
 REMEDY = (
     "Delete or replace it; a run that was started with it must then be started again in another "
     "folder, because its images are no longer the same."
@@ -30,6 +32,8 @@ def open_picture(encoded: bytes, name: str) -> Any:
         raise DataError(f"{name} is empty (0 bytes). {REMEDY}")
     try:
         with Image.open(io.BytesIO(encoded)) as picture:
+            if not 0 < max(picture.size) <= NARROWEST * min(picture.size):
+                raise ValueError(f"{picture.width} x {picture.height} pixels are too narrow")
             return _convert_to_rgb(picture, name)
     except DataError:
         raise

@@ -86,7 +86,7 @@ def _read_rows(file: Path) -> Tensor:
 def _label(images: Tensor, file: Path) -> ImageTensor:
     try:
         labels = torch.tensor(json.loads(file.read_text()), dtype=torch.int64)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise DataError(f"{file} cannot be read as a list of labels ({error}).") from error
     if labels.shape != images.shape[:1]:
         raise DataError(

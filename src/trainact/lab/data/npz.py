@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trainact.lab.data.images import DataError, ImageTensor
-from trainact.lab.data.selection import Parts
+from trainact.lab.data.selection import Parts, name_by_number
 
 __all__ = ["read_npz"]
 
@@ -35,15 +35,15 @@ def read_npz(file: Path) -> Parts:
             raise zipfile.BadZipFile("not a complete archive of arrays")
         with np.load(file, allow_pickle=False) as arrays:
             parts = {part: _read_part(file, arrays, part) for part in KEYS}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, DataError):
-            raise
+    except DataError:
+        raise
+    except Exception as error:  # numpy and zipfile raise almost anything for damaged files
         raise DataError(
             f"{file} cannot be read ({type(error).__name__}: {error}). It must be written by "
             "numpy.savez, with no pickled objects."
         ) from error
-    num_classes = int(parts["train"].labels.max()) + 1 if len(parts["train"]) else 0
-    return Parts(file.stem, parts["train"], parts["test"], tuple(map(str, range(num_classes))))
+    classes = name_by_number(parts["train"].labels, file)
+    return Parts(file.stem, parts["train"], parts["test"], classes)
 
 
 def _read_part(file: Path, arrays: Any, part: str) -> ImageTensor:

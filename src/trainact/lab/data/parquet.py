@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trainact.lab.data.decoding import open_picture
 from trainact.lab.data.images import DataError, ImageStream, Note
-from trainact.lab.data.selection import Parts, note_unused
+from trainact.lab.data.selection import Parts, name_by_number, note_unused
 
 __all__ = ["TableReader", "find_parquet", "hide_bars", "parts_from_tables", "read_parquet"]
 
@@ -50,7 +50,8 @@ class TableReader:
         cell = self.column[row]
         path = None
         if hasattr(cell, "keys"):
-            path = cell["path"].as_py() if "path" in cell.keys() else None  # noqa: SIM118
+            with contextlib.suppress(UnicodeDecodeError, KeyError):
+                path = cell["path"].as_py()
             cell = cell["bytes"]
         return cell.as_buffer() if cell.is_valid else None, path
 
@@ -100,7 +101,7 @@ def parts_from_tables(
             if bool((test.labels >= 0).any()):
                 unused = [s for s in TEST_SPLITS if s != split and s in tables]
                 note_unused(unused, origin, note)
-                return Parts(name, train, test, _name_classes(table, train.labels))
+                return Parts(name, train, test, _name_classes(table, train.labels, origin))
     raise DataError(
         f"{origin} has no labelled split to test on ({', '.join(TEST_SPLITS)}); it has "
         f"{', '.join(tables)}."
@@ -116,15 +117,26 @@ def _read_files(files: list[Path]) -> Any:
 
     tables = []
     for file in files:
-        try:
+        with _refuse_damaged(str(file)):
             schema = pyarrow.parquet.read_schema(file)
             columns = [_find_image_column(schema, file), _find_label_column(schema, file)]
             tables.append(pyarrow.parquet.read_table(file, columns=columns))
-        except (pyarrow.ArrowException, OSError) as error:
-            raise DataError(
-                f"{file} cannot be read as parquet ({error}). Download it again."
-            ) from error
-    return pyarrow.concat_tables(tables)
+    with _refuse_damaged(" and ".join(map(str, files))):
+        return pyarrow.concat_tables(tables)
+
+
+@contextlib.contextmanager
+def _refuse_damaged(origin: str) -> Iterator[None]:
+    """Raise `DataError` for what pyarrow raises, which is almost anything for damaged files."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{origin} cannot be read as parquet ({reason}). Download it again."
+        ) from error
 
 
 def _map_files(files: list[Path]) -> Any:
@@ -169,27 +181,28 @@ def hide_bars() -> Iterator[None]:
 
 
 def _make_stream(table: Any, origin: str) -> ImageStream:
-    images = table.column(_find_image_column(table.schema, origin))
-    labels = table.column(_find_label_column(table.schema, origin))
-    if labels.null_count:
-        raise DataError(f"{origin}: {labels.null_count} images have no label.")
-    return ImageStream(
-        TableReader(images, origin),
-        tuple(range(len(images))),
-        torch.tensor(labels.to_pylist(), dtype=torch.int64),
-    )
+    with _refuse_damaged(origin):
+        images = table.column(_find_image_column(table.schema, origin))
+        labels = table.column(_find_label_column(table.schema, origin))
+        if labels.null_count:
+            raise DataError(f"{origin}: {labels.null_count} images have no label.")
+        numbers = torch.tensor(labels.to_pylist(), dtype=torch.int64)
+    return ImageStream(TableReader(images, origin), tuple(range(len(images))), numbers)
 
 
 def _find_image_column(schema: Any, origin: Any) -> str:
     """Return the column of {bytes, path}, or of bytes if it is named img or image."""
     import pyarrow.types as kinds
 
+    def is_binary(kind: Any) -> bool:
+        return kinds.is_binary(kind) or kinds.is_large_binary(kind)
+
     for field in schema:
-        if kinds.is_struct(field.type) and field.type.get_field_index("bytes") >= 0:
+        at = field.type.get_field_index("bytes") if kinds.is_struct(field.type) else -1
+        if at >= 0 and is_binary(field.type.field(at).type):
             return field.name
     for field in schema:
-        binary = kinds.is_binary(field.type) or kinds.is_large_binary(field.type)
-        if binary and field.name in IMAGE_COLUMNS:
+        if is_binary(field.type) and field.name in IMAGE_COLUMNS:
             return field.name
     raise DataError(
         f"{origin}: no column of images ({{bytes, path}}, or bytes named img or image) among "
@@ -213,11 +226,16 @@ def _find_label_column(schema: Any, origin: Any) -> str:
     )
 
 
-def _name_classes(table: Any, labels: Tensor) -> tuple[str, ...]:
+def _name_classes(table: Any, labels: Tensor, origin: str) -> tuple[str, ...]:
     """Return the class names of the hub's metadata, or else the numbers of the labels."""
-    metadata = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
-    features = metadata.get("info", {}).get("features", {})
-    names = features.get(_find_label_column(table.schema, ""), {}).get("names")
-    if names:
-        return tuple(names)
-    return tuple(str(label) for label in range(int(labels.max()) + 1 if len(labels) else 0))
+    try:
+        metadata = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
+        features = metadata.get("info", {}).get("features", {})
+        names = features.get(_find_label_column(table.schema, origin), {}).get("names")
+        if names is not None and not all(isinstance(name, str) for name in names):
+            raise TypeError(f"names of classes are {names!r:.50}")
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"{origin}: the metadata of the hub cannot be read ({error}). Download it again."
+        ) from error
+    return tuple(names) if names else name_by_number(labels, origin)

@@ -9,8 +9,9 @@ from torch import Tensor
 from trainact.lab.data.images import DataError, Images, Note
 from trainact.lab.recipes.recipe import DataFields
 
-__all__ = ["Parts", "order_by_class", "select_images", "note_unused"]
+__all__ = ["Parts", "name_by_number", "order_by_class", "select_images", "note_unused"]
 
+MOST_CLASSES = 1_000_000
 SEED = 0  # not the run's seed: all runs of a comparison use the same images
 
 
@@ -22,6 +23,24 @@ class Parts:
     train: Images
     test: Images
     classes: tuple[str, ...]
+
+
+def name_by_number(labels: Tensor, origin: object) -> tuple[str, ...]:
+    """Return the numbers from 0 to the largest label [N] as names of classes.
+
+    >>> name_by_number(torch.tensor([0, 2]), "a set")
+    ('0', '1', '2')
+
+    Raises:
+        DataError: the largest label is too large for the number of a class.
+    """
+    largest = int(labels.max()) if len(labels) else -1
+    if largest >= MOST_CLASSES:
+        raise DataError(
+            f"{origin} has the label {largest}; classes are numbered from 0 to at most "
+            f"{MOST_CLASSES - 1}."
+        )
+    return tuple(map(str, range(largest + 1)))
 
 
 def note_unused(splits: Sequence[str], origin: object, note: Note) -> None:

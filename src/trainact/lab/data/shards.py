@@ -17,7 +17,7 @@ import torch
 
 from trainact.lab.data.decoding import open_picture
 from trainact.lab.data.images import DataError, ImageStream, Note
-from trainact.lab.data.selection import Parts
+from trainact.lab.data.selection import MOST_CLASSES, Parts, name_by_number
 
 __all__ = ["ShardItem", "ShardReader", "expand_braces", "find_shards", "read_shards"]
 
@@ -116,7 +116,7 @@ def read_shards(name: str, files: Sequence[Path], note: Note) -> Parts:
         if not found:
             raise DataError(f"{name} has no {part} shards among {len(files)} files. {LAYOUT}")
     train, test = (_make_stream(parts[part]) for part in ("train", "test"))
-    classes = tuple(str(label) for label in range(int(train.labels.max()) + 1))
+    classes = name_by_number(train.labels, name)
     empty = len(classes) - len(train.labels.unique())
     if empty:
         note(f"{name}: {empty} of {len(classes)} classes have no training image.")
@@ -158,25 +158,36 @@ def _index(shard: int, file: Path) -> list[tuple[ShardItem, int]]:
                 elif kind == "cls":
                     content = archive.extractfile(member)
                     labels[key] = _read_label(content.read() if content else b"", file, member.name)
-    except (tarfile.TarError, OSError, EOFError) as error:
+            _check_end(file, archive.offset)
+    except DataError:
+        raise
+    except Exception as error:  # tarfile raises almost anything for damaged headers
         raise DataError(
             f"{file} cannot be read as an uncompressed tar file ({error}). It may be truncated; "
             "download it again."
         ) from error
-    with file.open("rb") as opened:
-        opened.seek(-min(tarfile.BLOCKSIZE, file.stat().st_size), 2)
-        if any(opened.read()):  # an archive ends with empty blocks
-            raise DataError(f"{file} is truncated: its end is missing. Download it again.")
     for key, item in pictures.items():
         if key not in labels:
             raise DataError(f"{file}: {item.name} has no label {key}cls.")
     return [(item, labels[key]) for key, item in pictures.items()]
 
 
+def _check_end(file: Path, offset: int) -> None:
+    """Check that an archive ends with empty blocks, where tarfile stopped and at its last byte.
+
+    tarfile takes a damaged header for the end.
+    """
+    with file.open("rb") as opened:
+        opened.seek(-min(tarfile.BLOCKSIZE, file.stat().st_size), 2)
+        if any(opened.read()):
+            raise DataError(f"{file} is truncated: its end is missing. Download it again.")
+        opened.seek(offset)
+        if any(opened.read(tarfile.BLOCKSIZE)):
+            raise DataError(f"{file} is damaged after byte {offset}. Download it again.")
+
+
 def _read_label(content: bytes, file: Path, name: str) -> int:
-    try:
-        return int(content)
-    except ValueError as error:
-        raise DataError(
-            f"{file}: {name} holds {content[:20]!r}, which is not a class number."
-        ) from error
+    text = content.strip()
+    if not text.isdigit() or len(text) > len(str(MOST_CLASSES)):
+        raise DataError(f"{file}: {name} holds {content[:20]!r}, which is not a class number.")
+    return int(text)

@@ -58,8 +58,8 @@ def load_data(fields: DataFields, note: Note = LOGGER.warning) -> Any:
     else:
         parts = find_parts(fields, note)
         name, classes = parts.name, parts.classes
-        _check_classes(parts, fields.classes)
         ImageData(name, parts.train, parts.test, classes, "")  # checks the labels
+        _check_classes(parts, fields.classes)
         difference = compare_counts(fields.name, len(parts.train), len(parts.test), len(classes))
         train, test = select_images(parts, fields)
     train, test = store_images(train, test, fields, note)

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ CLASSES = (
 )  # fmt: skip
 """The twenty classes of VOC2007, in the order of their labels."""
 
+LONGEST_SIDE = 65_535
+"""Of an image in JPEG format, in pixels."""
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
@@ -118,7 +121,7 @@ def _cut(names: Sequence[str], count: int, field: str) -> tuple[list[str], list[
 
 def _read_image(root: Path, name: str) -> AnnotatedImage:
     file = root / "JPEGImages" / f"{name}.jpg"
-    if not file.is_file():
+    if not os.path.isfile(file):  # also False for a name that is no name of a file
         raise DataError(f"the image {file} is missing.")
     annotation = _read_annotation(root / "Annotations" / f"{name}.xml")
     return AnnotatedImage(name, file, *annotation)
@@ -165,7 +168,7 @@ def parse_annotation(text: str, name: str) -> Annotation:
     except ET.ParseError as error:
         raise DataError(f"{name} is not valid XML ({error}). It may be truncated.") from error
     width, height = (int(_read_number(root, f"size/{side}", name)) for side in ("width", "height"))
-    if width < 1 or height < 1:
+    if not (1 <= width <= LONGEST_SIDE and 1 <= height <= LONGEST_SIDE):
         raise DataError(f"{name}: the image's size is {width} x {height} pixels.")
     boxes, labels, difficult = [], [], []
     for item in root.iterfind("object"):

@@ -149,7 +149,17 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
             content = content[key]
     tensors = {}
     for name, value in content.items() if isinstance(content, dict) else ():
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and isinstance(name, str):
+            if (
+                value.layout != torch.strided
+                or value.is_quantized
+                or value.is_complex()
+                or value.is_meta
+            ):
+                raise TrActValueError(
+                    f"{path}: {name} is {value.dtype}, {value.layout}, on {value.device}; weights "
+                    "are dense tensors of real numbers."
+                )
             for prefix in PREFIXES:
                 name = name.removeprefix(prefix)
             tensors[re.sub(r"\.gamma_([12])$", r".ls\1.gamma", name)] = value
@@ -202,6 +212,8 @@ def _resize_positions(
         return None
     own = network.get_parameter(name)
     prefix = own.shape[1] - grid[0] * grid[1]
+    if positions.shape[1] <= prefix:
+        return None
     side = round((positions.shape[1] - prefix) ** 0.5)
     if positions.shape[2] != own.shape[2] or side**2 + prefix != positions.shape[1]:
         return None

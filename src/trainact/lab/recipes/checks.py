@@ -1,9 +1,10 @@
 """Checks of a recipe: the range of each field, and fields that depend on each other."""
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainact.errors import TrActValueError
+from trainact.errors import TrActTypeError, TrActValueError
 
 if TYPE_CHECKING:
     from trainact.lab.recipes.recipe import OptimizerFields, Recipe, ScheduleFields, TractFields
@@ -17,6 +18,8 @@ POSITIVE = {
     *("run.accumulation", "run.checkpoint_seconds"),
 }
 
+LONGEST_ARM = 150
+
 
 def check_recipe(recipe: "Recipe", tables: Mapping[str, Mapping[str, Any]]) -> None:
     """Check the ranges of fields and the fields that depend on each other.
@@ -25,17 +28,21 @@ def check_recipe(recipe: "Recipe", tables: Mapping[str, Mapping[str, Any]]) -> N
 
     Raises:
         TrActValueError: a field is out of its range, or two fields contradict each other.
+        TrActTypeError: an argument of the network cannot be written to a file.
     """
     data, optimizer, run = recipe.data, recipe.optimizer, recipe.run
     for table, row in tables.items():
         for key, value in row.items():
-            if isinstance(value, int | float):
-                name = f"{table}.{key}"
-                _require(
-                    value > 0 or name not in POSITIVE, f"{name} must be positive; got {value}."
-                )
-                message = f"{name} must be finite and not negative; got {value}."
-                _require(0 <= value < float("inf"), message)
+            name = f"{table}.{key}"
+            for number in value if isinstance(value, list) else [value]:
+                if isinstance(number, int | float):
+                    _require(
+                        number > 0 or name not in POSITIVE,
+                        f"{name} must be positive; got {number}.",
+                    )
+                    message = f"{name} must be finite and not negative; got {number}."
+                    _require(0 <= number < float("inf"), message)
+    _check_names(recipe)
     _require(
         data.evaluate_on == "test" or data.held_out > 0,
         "data.evaluate_on is 'held-out', but data.held_out is 0: set it to the number of training "
@@ -72,6 +79,22 @@ def check_recipe(recipe: "Recipe", tables: Mapping[str, Mapping[str, Any]]) -> N
         f"run.accumulation ({accumulation}) exceeds the images of a batch ({data.batch_size}).",
     )
     _check_first_layer(recipe.tract, optimizer)
+
+
+def _check_names(recipe: "Recipe") -> None:
+    """Check what becomes a part of a path or of a file: the arm and the network's arguments."""
+    arm = recipe.run.arm
+    _require(
+        arm.isprintable() and not set(arm) & set("/\\") and len(arm.encode()) <= LONGEST_ARM,
+        f"run.arm names a folder: it takes at most {LONGEST_ARM} bytes of printable characters, "
+        f"without slashes; got {arm[:LONGEST_ARM]!r}.",
+    )
+    try:
+        json.dumps(recipe.model.arguments)
+    except (TypeError, ValueError) as error:
+        raise TrActTypeError(
+            f"model.arguments takes numbers, text, lists and tables: {error}."
+        ) from error
 
 
 def _check_first_layer(tract: "TractFields", optimizer: "OptimizerFields") -> None:

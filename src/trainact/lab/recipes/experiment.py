@@ -144,6 +144,8 @@ def make_experiment(tables: dict[str, Any], name: str) -> Experiment:
             seeds=(recipe.run.seed,),
         )
     table: _ExperimentTable = build_table(_ExperimentTable, head, f"{name}, table experiment")
+    if not all(0 < lam < float("inf") for lam in table.lams):
+        raise TrActValueError(f"{name}, experiment.lams takes positive numbers; got {table.lams}.")
     arms = parse_arms(table.arms, table.lams) if table.arms or not table.extra_arms else []
     arms += [_make_extra_arm(recipe, arm, changes) for arm, changes in table.extra_arms.items()]
     known, budgets = [arm.name for arm in arms], table.budgets or (recipe.schedule.epochs,)

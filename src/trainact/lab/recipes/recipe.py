@@ -300,8 +300,10 @@ def change_recipe(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
             known = [f"{t}.{f.name}" for t in TABLES for f in dataclasses.fields(TABLES[t])]
             check_known([dotted], known, "field of a recipe")
         given = parse_value(value) if isinstance(value, str) else value
-        if key.startswith("arguments."):
-            tables[table].setdefault("arguments", {})[key.removeprefix("arguments.")] = given
+        if key.startswith("arguments.") and isinstance(
+            arguments := tables[table].setdefault("arguments", {}), dict
+        ):
+            arguments[key.removeprefix("arguments.")] = given
         else:
             tables[table][key] = given
     return make_recipe(tables)
@@ -391,10 +393,14 @@ def name_run(recipe: Recipe) -> str:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file."""
+    """Return the tables of a TOML file.
+
+    Raises:
+        TrActValueError: the file cannot be read, or is not TOML.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TrActValueError(f"{path} cannot be read as TOML: {error}.") from error
 
 

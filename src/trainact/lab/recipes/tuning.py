@@ -24,14 +24,15 @@ def read_tuning(path: Path) -> dict[str, Any]:
     try:
         tuning: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         for values in tuning["chosen"].values():
-            dict(values)
+            if not dict(values).get(FIRST_LAYER_LR, 1.0) > 0:
+                raise ValueError(f"{FIRST_LAYER_LR} must be positive")
         str(tuning["experiment"])
         parse_arms([tuning.get("arm", BASELINE)], [])
     except OSError as error:
         raise TrActValueError(
             f"{path} cannot be read ({error.strerror}); 'trainact tune NAME' writes tuning.json."
         ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TrActValueError(f"{path} was not written by trainact tune: {error!r}.") from error
     return tuning
 

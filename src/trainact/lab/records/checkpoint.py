@@ -39,15 +39,27 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
 def load_checkpoint(folder: Path, report: Callable[[str], None]) -> dict[str, Any] | None:
     """Return the newest undamaged state, or None; damaged files are reported and set aside."""
     for path, digest in _list(folder):
-        content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest()[:16] == digest:
-            tensors = safetensors.torch.load(content)
-            length = int.from_bytes(content[:8], "little")
-            header = json.loads(content[8 : 8 + length])
-            return _unpack(json.loads(header["__metadata__"]["skeleton"]), tensors)
+        state = _read(path, digest)
+        if state is not None:
+            return state
         kept = set_aside(path)
         report(f"checkpoint {path.name} is damaged; it is kept as {kept.name} and not used")
     return None
+
+
+def _read(path: Path, digest: str) -> dict[str, Any] | None:
+    """Return the state in a file, or None if the file is damaged."""
+    try:
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest()[:16] != digest:
+            return None
+        tensors = safetensors.torch.load(content)
+        length = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + length])
+        state = _unpack(json.loads(header["__metadata__"]["skeleton"]), tensors)
+    except Exception:  # raised by the disk, by safetensors, and by a file that others wrote
+        return None
+    return state if isinstance(state, dict) else None
 
 
 def has_checkpoint(folder: Path) -> bool:

@@ -38,6 +38,14 @@ Record = Mapping[str, Any]
 FORMAT = 1
 """The version of a record's fields."""
 FAILURE = "failure.json"
+FIELDS = {
+    **dict.fromkeys(("arm", "status", "kind", "recipe_id", "data.fingerprint"), str),
+    **dict.fromkeys(("model.name", "model.initial_weights"), str),
+    **dict.fromkeys(("budget", "seed"), int),
+    **dict.fromkeys(("recipe", "environment", "data", "model"), dict),
+    "epochs": list,
+}
+"""Fields that every record has, by dotted name, and their types."""
 
 
 class RunFolder:
@@ -60,8 +68,8 @@ class RunFolder:
         """Lock the run for this process; if another process has it, report that and wait.
 
         Raises:
-            StorageError: the folder cannot be made; or another process has the run and this one is
-                the first of several ranks, which would time out before the run ends.
+            StorageError: the folder cannot be made or written; or another process has the run and
+                this one is the first of several ranks, which would time out before the run ends.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -78,6 +86,8 @@ class RunFolder:
                 ) from None
             report("another process is doing this run; waiting for it")
             lock.acquire()
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be written: {error.strerror}.") from error
         try:
             yield
         finally:
@@ -131,12 +141,20 @@ def parse_record(text: str, source: str) -> dict[str, Any]:
     """
     try:
         record = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TrActValueError(f"{source} cannot be read: {error}") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise TrActValueError(f"{source} is not a run's record of format {FORMAT}")
     if record.get("seal") != seal(record):
         raise TrActValueError(f"{source} is not as it was written: its seal does not fit")
+    for dotted, kind in FIELDS.items():
+        value: Any = record
+        for key in dotted.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise TrActValueError(f"{source} is not a whole record: {dotted} is {value!r:.50}")
+    if not all(isinstance(row, dict) for row in (*record["recipe"].values(), *record["epochs"])):
+        raise TrActValueError(f"{source} is not a whole record: a table of it is none")
     return record
 
 
@@ -159,9 +177,10 @@ def read_failure(folder: Path) -> dict[str, Any] | None:
     """Return what the last ``write_failure`` wrote, or None."""
     try:
         content = json.loads((folder / FAILURE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return content if isinstance(content, dict) and "attempts" in content else None
+    whole = isinstance(content, dict) and isinstance(content.get("attempts"), int)
+    return content if whole and isinstance(content.get("failure"), str) else None
 
 
 def clear_failure(folder: Path) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainact.errors import TrActValueError
+from trainact.errors import TrActError, TrActValueError
 from trainact.lab.files import write_atomically
 from trainact.lab.recipes.recipe import name_run, read_recipe
 from trainact.lab.records.record import Record, parse_record, read_failure, read_record
@@ -64,7 +64,7 @@ class FoundRun:
         folder = self.path.parent
         try:
             name = name_run(read_recipe(folder / "recipe.toml"))
-        except TrActValueError:
+        except TrActError:
             name = "a run whose recipe cannot be read"
         if any(folder.glob(f"{self.path.name}.damaged-*")):
             name += ", whose record was damaged and set aside"

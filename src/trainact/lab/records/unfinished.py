@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainact.errors import TrActValueError
+from trainact.errors import TrActError
 from trainact.lab.recipes.recipe import (
     FIELDS_WITHOUT_EFFECT,
     Recipe,
@@ -64,7 +64,7 @@ def _compare(recipe: Recipe, folder: Path) -> list[_Difference]:
     """Return the settings with an effect in which the recipe in a folder differs."""
     try:
         theirs = recipe_to_dict(read_recipe(folder / "recipe.toml"))
-    except TrActValueError:  # it is missing, or of a version with other fields
+    except TrActError:  # it is missing, damaged, or of a version with other fields
         return []
     return [
         _Difference(f"{table}.{key}", value, theirs[table][key])

@@ -91,6 +91,8 @@ def _link_files(source: Path, target: Path) -> bool:
         lock.acquire(timeout=0)
     except filelock.Timeout:
         return False
+    except OSError as error:
+        raise StorageError(f"{target} cannot be written: {error.strerror}.") from error
     try:
         for name in FILES:
             if not (source / name).exists():
