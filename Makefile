@@ -19,8 +19,12 @@ test: check
 test-slow: $(STAMP)
 	$(PYTEST) -m slow
 
+# 10,000 cases of each property, 10,000 damaged files, 50 kills; the figures go to results/robustness
+THOROUGH = tests/test_properties.py tests/lab/test_damaged_files.py tests/lab/test_sudden_deaths.py
 test-thorough: $(STAMP)
-	TRAINACT_HYPOTHESIS=thorough $(BIN)/python -m pytest tests/test_properties.py
+	TRAINACT_HYPOTHESIS=thorough TRAINACT_ROBUSTNESS=results/robustness OMP_NUM_THREADS=1 \
+		nice $(BIN)/python -m pytest $(THOROUGH)
+	$(BIN)/python -m tools.pages
 
 zoo: $(STAMP)
 	$(BIN)/python -m tools.zoo --output docs/zoo.md

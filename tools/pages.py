@@ -17,6 +17,7 @@ from tools.how_it_works import draw_steps, list_stale_steps, write_steps
 from tools.opening import draw_opening, list_stale_opening, write_opening
 from tools.reproduce import write_reproduction
 from tools.rivals_page import read_rivals, write_rivals
+from tools.robustness_page import write_robustness
 from tools.units_page import read_units, write_units
 from tools.when import write_when
 from trainact.errors import TrActValueError
@@ -71,6 +72,7 @@ def make_tables(pages: evidence.Evidence, root: Path = ROOT) -> dict[str, str]:
         **write_rivals(read_rivals(root / "results")),
         **write_units(read_units(root / "results")),
         **write_opening(pages),
+        **write_robustness(root / "results"),
         **write_when(pages, record),
         **write_steps(),
         "arms": render_arms(),
