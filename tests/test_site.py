@@ -9,6 +9,7 @@ import pytest
 
 import trainact
 from tools import site
+from trainact import lab
 from trainact.options import DEFAULT_LAM
 
 ROOT = Path(__file__).parents[1]
@@ -18,6 +19,8 @@ DOCS = ROOT / "docs"
 def test_the_reference_has_every_public_name():
     named = re.findall(r"^::: trainact\.(\w+)$", (DOCS / "api.md").read_text(), re.M)
     assert sorted(named) == sorted(trainact.__all__)
+    named = re.findall(r"^::: trainact\.lab\.(\w+)$", (DOCS / "api.md").read_text(), re.M)
+    assert sorted(named) == sorted(lab.__all__)
     assert f"`DEFAULT_LAM` is {DEFAULT_LAM:g}." in (DOCS / "api.md").read_text()
 
 
@@ -56,7 +59,7 @@ def test_the_site_builds_strictly(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     reference = (tmp_path / "site" / "api" / "index.html").read_text()
-    for name in trainact.__all__:
+    for name in [*trainact.__all__, *(f"lab.{name}" for name in lab.__all__), "lab.Run.log"]:
         assert f'id="trainact.{name}"' in reference, name
     assert "<blockquote>" not in reference  # doctests are code
     assert (tmp_path / "site" / "examples" / "plain_loop.py").exists()

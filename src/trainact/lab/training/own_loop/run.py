@@ -46,6 +46,11 @@ class Run:
     """One run of a training loop of your own: an arm, a number of epochs and a seed.
 
     Call `prepare` with the new model, `optimizer` to make the optimizer, and `log` after epochs.
+
+    Attributes:
+        arm: the name of the arm.
+        seed: for all random numbers of the run.
+        epochs: to train for.
     """
 
     def __init__(
