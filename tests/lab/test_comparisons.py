@@ -47,7 +47,7 @@ def test_the_result_is_that_of_trainact_compare(tmp_path, capsys):
     assert "function:train on its own data: final accuracy" in page
     assert "Both runs of a pair start from the same weights." in page
     assert "gradient norm" not in page
-    assert "trainact.lab.compare_runs(train, arms=&#x27;plain,tract-0.1,lr-0.1&#x27;" in page
+    assert "trainact.lab.compare_runs(train, arms=&#39;plain,tract-0.1,lr-0.1&#39;" in page
     assert {path.name for path in comparison.paths} == {
         *("comparison.html", "comparison.json", "comparison.md", "accuracy.png", "budgets.png")
     }

@@ -56,7 +56,7 @@ def write_comparison(
     smoke = answers.kind == "smoke"
     description = describe_comparison(answers, records)
     chapters = make_chapters(answers, records, command)
-    body = "\n".join(render_html_chapter(chapter, answers) for chapter in chapters)
+    parts = [render_html_chapter(chapter, answers) for chapter in chapters]
     blocks = [f"# {escape_markdown(title)}", *([f"# {SMOKE_WARNING}"] if smoke else [])]
     blocks.append(escape_markdown(description))
     for chapter in chapters:
@@ -64,7 +64,7 @@ def write_comparison(
     files: dict[str, bytes] = {
         "comparison.json": _render_json(answers, records, command).encode(),
         "comparison.md": ("\n\n".join(blocks) + "\n").encode(),
-        "comparison.html": render_html_document(title, description, body, smoke=smoke).encode(),
+        "comparison.html": render_html_document(title, description, parts, smoke=smoke).encode(),
         **draw_pictures(answers, list_pictures(chapters)),
     }
     for name, content in files.items():

@@ -1,6 +1,5 @@
 """A report on several experiments: one HTML file, one Markdown file and pictures."""
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,9 @@ from trainact.lab.report.chapters import BulletList, Chapter, ChapterId, Picture
 from trainact.lab.report.curves import draw_pictures
 from trainact.lab.report.experiment_page import ExperimentPage, make_page
 from trainact.lab.report.grid import Grid, escape_markdown
+from trainact.lab.report.html_parts import render_part
 from trainact.lab.report.paper_comparison import judge_claims, measure_study
 from trainact.lab.report.render import (
-    SMOKE_BANNER,
     render_html_chapter,
     render_html_document,
     render_markdown_chapter,
@@ -167,7 +166,7 @@ def render_html_report(report: Report) -> str:
         *map(_render_common_chapter, others),
         *map(_render_page, report.smoke),
     ]
-    return render_html_document(TITLE, report.description, "\n".join(parts))
+    return render_html_document(TITLE, report.description, parts)
 
 
 def render_markdown_report(report: Report) -> str:
@@ -209,24 +208,17 @@ def _render_contents(report: Report, overview: Chapter, others: Sequence[Chapter
         *((chapter.id.anchor, chapter.title) for chapter in others),
         *((page.study.key, f"SMOKE RUN: {page.title}") for page in report.smoke),
     ]
-    items = "\n".join(
-        f'<li><a href="#{anchor}">{html.escape(title)}</a></li>' for anchor, title in entries
-    )
-    return f'<nav aria-label="Contents">\n<h2>Contents</h2>\n<ol>\n{items}\n</ol>\n</nav>'
+    return render_part("contents", entries)
 
 
 def _render_common_chapter(chapter: Chapter) -> str:
-    return f'<div id="{chapter.id.anchor}">\n{render_html_chapter(chapter)}\n</div>'
+    return render_part("target", chapter.id.anchor, render_html_chapter(chapter))
 
 
 def _render_page(page: ExperimentPage) -> str:
-    banner = f"{SMOKE_BANNER}\n" if page.study.kind == "smoke" else ""
-    about = "\n".join(f"<p>{html.escape(sentence)}</p>" for sentence in page.description)
-    chapters = "\n".join(render_html_chapter(c, page.answers, level=3) for c in page.chapters)
-    return (
-        f'<article id="{page.study.key}">\n{banner}<h2>{html.escape(page.title)}</h2>\n'
-        f"{about}\n{chapters}\n</article>"
-    )
+    warning = SMOKE_WARNING if page.study.kind == "smoke" else ""
+    sections = [render_html_chapter(c, page.answers, level=3) for c in page.chapters]
+    return render_part("article", page.study.key, warning, page.title, page.description, sections)
 
 
 def _render_markdown_page(page: ExperimentPage) -> list[str]:

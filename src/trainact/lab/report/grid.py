@@ -1,6 +1,5 @@
-"""A table of text and its forms: terminal, plain text, Markdown and HTML."""
+"""A table of text and its forms: terminal, plain text and Markdown; ``page.html`` has HTML."""
 
-import html
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Grid", "escape_markdown", "print_grid", "render_html", "render_markdown", "render_text"]
-
-LONG = 26
-"""A cell with more characters than this may wrap."""
+__all__ = ["Grid", "escape_markdown", "print_grid", "render_markdown", "render_text"]
 
 
 @dataclass(frozen=True)
@@ -74,32 +70,3 @@ def escape_markdown(text: str) -> str:
     """
     line = " ".join(text.split()).replace("|", "\\|")
     return re.sub(r"<(?=[a-zA-Z/!?])", "&lt;", re.sub(r"&(?=[a-zA-Z#])", "&amp;", line))
-
-
-def render_html(grid: Grid) -> str:
-    """Return an HTML table in a box that scrolls; all text is escaped."""
-    caption = html.escape(grid.caption)
-    head = "".join(
-        f'<th scope="col"{_list_classes(0 < index < grid.text_columns)}>{html.escape(name)}</th>'
-        for index, name in enumerate(grid.head)
-    )
-    body = "\n".join(
-        f'<tr><th scope="row">{html.escape(row[0])}</th>'
-        + "".join(
-            f"<td{_list_classes(index < grid.text_columns, len(cell) > LONG)}>"
-            f"{html.escape(cell)}</td>"
-            for index, cell in enumerate(row[1:], start=1)
-        )
-        + "</tr>"
-        for row in grid.rows
-    )
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{caption}">\n<table>'
-        f"<caption><span>{caption}</span></caption>\n<thead><tr>{head}</tr></thead>\n"
-        f"<tbody>\n{body}\n</tbody></table>\n</div>"
-    )
-
-
-def _list_classes(is_text: bool, is_long: bool = False) -> str:
-    classes = ["long"] * is_long + ["text"] * is_text
-    return f' class="{" ".join(classes)}"' if classes else ""

@@ -1,9 +1,8 @@
 """Chapters as Markdown and as HTML, and the HTML document around them."""
 
 import base64
-import html
-from collections.abc import Iterable
-from importlib.resources import files
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -17,13 +16,13 @@ from trainact.lab.report.curves import (
     draw_top5,
     export_picture,
 )
-from trainact.lab.report.grid import escape_markdown, render_html, render_markdown
+from trainact.lab.report.grid import escape_markdown, render_markdown
+from trainact.lab.report.html_parts import read_file, render_part
 from trainact.lab.report.wording import SMOKE_WARNING, format_accuracy, format_reach
 from trainact.lab.text import count_epochs
 
-__all__ = ["SMOKE_BANNER", "render_html_chapter", "render_html_document", "render_markdown_chapter"]
+__all__ = ["render_html_chapter", "render_html_document", "render_markdown_chapter"]
 
-SMOKE_BANNER = f'<p class="smoke">{html.escape(SMOKE_WARNING)}</p>'
 CAPTIONS = {
     Picture.ACCURACY: "Test accuracy per epoch",
     Picture.TOP5: "Top-5 test accuracy per epoch",
@@ -66,41 +65,30 @@ def render_markdown_chapter(chapter: Chapter, level: int = 2, folder: str = "") 
 
 def render_html_chapter(chapter: Chapter, answers: Answers | None = None, level: int = 2) -> str:
     """Return a chapter as a section; its pictures are drawn from the answers."""
-    parts = [f"<section>\n<h{level}>{html.escape(chapter.title)}</h{level}>"]
-    parts += [f"<p>{html.escape(sentence)}</p>" for sentence in chapter.sentences]
-    for heading, items in chapter.lists:
-        bullets = "\n".join(f"<li>{html.escape(item)}</li>" for item in items)
-        parts.append(f"<h{level + 1}>{html.escape(heading)}</h{level + 1}>\n<ul>\n{bullets}\n</ul>")
-    parts += map(render_html, chapter.grids)
-    if answers is not None:
-        for picture in chapter.pictures:
-            figures = "\n".join(_draw(picture, answers))
-            parts.append(f'<div class="pictures">\n{figures}\n</div>')
-    parts += [f'<p class="note">{html.escape(note)}</p>' for note in chapter.notes]
-    if chapter.command:
-        parts.append(f"<pre><code>{html.escape(chapter.command)}</code></pre>")
-    return "\n".join(parts) + "\n</section>"
+    drawn = [] if answers is None else [list(_draw(one, answers)) for one in chapter.pictures]
+    return render_part("section", chapter, drawn, level)
 
 
-def render_html_document(title: str, description: str, body: str, *, smoke: bool = False) -> str:
+def render_html_document(
+    title: str, description: str, parts: Iterable[str], *, smoke: bool = False
+) -> str:
     """Return a complete HTML file without scripts or references to other files.
 
-    Title and description are escaped here, ``body`` is HTML.
+    ``parts`` come from `render_part`; other text is escaped.
     """
-    style = files("trainact.lab.report").joinpath("page.css").read_text(encoding="utf-8")
-    warning = f"{SMOKE_BANNER}\n" if smoke else ""
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{html.escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-        f"<header>\n{warning}<h1>{html.escape(title)}</h1>\n"
-        f'<p class="description">{html.escape(description)}</p>\n</header>\n'
-        f"{body}\n</main>\n</body>\n</html>\n"
-    )
+    warning = SMOKE_WARNING if smoke else ""
+    return render_part("document", read_file("page.css"), warning, title, description, parts)
 
 
-def _draw(picture: Picture, answers: Answers) -> Iterable[str]:
+class _Figure(NamedTuple):
+    """A picture of a page."""
+
+    caption: str
+    description: str
+    encoded: str  # SVG in base64
+
+
+def _draw(picture: Picture, answers: Answers) -> Iterator[_Figure]:
     """Yield the figures of a picture; curves have one per budget, so that a phone stacks them."""
     caption = CAPTIONS[picture] + DETAILS[picture]
     if picture is Picture.BUDGETS:
@@ -124,13 +112,9 @@ def _draw(picture: Picture, answers: Answers) -> Iterable[str]:
         yield _embed(draw(answers, [budget]), title, f"{title}. {finals}".strip())
 
 
-def _embed(figure: Figure, caption: str, description: str) -> str:
+def _embed(figure: Figure, caption: str, description: str) -> _Figure:
     encoded = base64.b64encode(export_picture(figure, "svg")).decode("ascii")
-    return (
-        f'<figure><img alt="{html.escape(description)}" '
-        f'src="data:image/svg+xml;base64,{encoded}">'
-        f"<figcaption>{html.escape(caption)}</figcaption></figure>"
-    )
+    return _Figure(caption, description, encoded)
 
 
 def _describe_lams(answers: Answers) -> str:
