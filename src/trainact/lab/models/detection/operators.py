@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from trainact.errors import TrActValueError
-from trainact.lab.torchvision_import import import_torchvision
+from trainact.lab.torchvision_import import import_torchvision, report_mismatch
 
-__all__ = ["box_iou", "nms", "roi_align", "use_plain_operators"]
+__all__ = ["nms", "roi_align", "use_plain_operators"]
 
 
 @contextlib.contextmanager
@@ -30,6 +30,7 @@ def use_plain_operators() -> Iterator[None]:
     if has_compiled_operators():
         yield
         return
+    report_mismatch()
     boxes = importlib.import_module("torchvision.ops.boxes")
     poolers = importlib.import_module("torchvision.ops.poolers")
     before = boxes.nms, poolers.roi_align
@@ -52,22 +53,6 @@ def has_compiled_operators() -> bool:
     return True
 
 
-def box_iou(one: Tensor, other: Tensor) -> Tensor:
-    """Return intersection over union [N, M] of boxes [N, 4] and [M, 4]; 0 where both are empty.
-
-    >>> one = torch.tensor([[0.0, 0.0, 2.0, 2.0]])
-    >>> other = torch.tensor([[1.0, 0.0, 3.0, 2.0], [5.0, 5.0, 6.0, 6.0]])
-    >>> box_iou(one, other)
-    tensor([[0.3333, 0.0000]])
-    """
-    corner = torch.maximum(one[:, None, :2], other[None, :, :2])
-    opposite = torch.minimum(one[:, None, 2:], other[None, :, 2:])
-    shared = (opposite - corner).clamp(min=0).prod(2)
-    areas = [(boxes[:, 2:] - boxes[:, :2]).prod(1) for boxes in (one, other)]
-    union = areas[0][:, None] + areas[1][None] - shared
-    return torch.where(union > 0, shared / union, torch.zeros_like(union))
-
-
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     """Return the indices of the boxes that non-maximum suppression keeps, best score first.
 
@@ -79,6 +64,7 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     >>> nms(boxes, torch.tensor([0.5, 0.9, 0.1]), 0.5).tolist()
     [1, 2]
     """
+    box_iou = import_torchvision().ops.box_iou
     order = scores.argsort(descending=True, stable=True)
     kept = []
     while len(order):

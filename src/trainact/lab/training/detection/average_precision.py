@@ -21,7 +21,7 @@ from torch import Tensor
 
 from trainact.errors import TrActValueError
 from trainact.lab.data.objects import Objects
-from trainact.lab.models.detection.operators import box_iou
+from trainact.lab.torchvision_import import import_torchvision
 
 __all__ = ["Detections", "Rule", "average_over_classes", "compute_area", "match_objects"]
 
@@ -80,6 +80,7 @@ def match_objects(found: Detections, true: Objects, label: int) -> Matches:
     correct = torch.zeros(len(scores), dtype=torch.bool)
     counts = torch.ones(len(scores), dtype=torch.bool)
     if len(objects) and len(scores):
+        box_iou = import_torchvision().ops.box_iou
         overlap, nearest = box_iou(boxes.double(), objects.boxes.double()).max(1)
         taken: set[int] = set()
         for place in torch.nonzero(overlap >= OVERLAP).flatten().tolist():
