@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageFilter, ImageOps
 
 from trainact.errors import TrActValueError
 from trainact.lab.augment.batch import draw_augmentation
@@ -34,6 +34,23 @@ def test_one_of_three_changes_comes_each_with_the_same_chance():
     kinds = [classify(augment(picture, seed), picture) for seed in range(900)]
     counts = [kinds.count(kind) for kind in ("grey", "solarise", "blur")]
     assert all(250 < count < 350 for count in counts)
+
+
+def test_the_radii_of_blurs_are_uniform(monkeypatch):
+    radii = []
+
+    def note(radius):
+        radii.append(radius)
+        return ImageFilter.BLUR
+
+    monkeypatch.setattr(ImageFilter, "GaussianBlur", note)
+    augment, picture = PilAugment(DataFields(policy="three-augment"), 24), make_picture()
+    for seed in range(3000):
+        augment(picture, seed)
+    assert 0.1 <= min(radii) < 0.11
+    assert 1.99 < max(radii) <= 2
+    assert np.mean(radii) == pytest.approx(1.05, abs=0.05)
+    assert np.std(radii) == pytest.approx(1.9 / np.sqrt(12), rel=0.05)
 
 
 def test_a_blur_is_smoother_and_keeps_the_mean():

@@ -1,10 +1,10 @@
-"""Augmentation of PIL images one by one: 3-Augment, RandAugment and colour jitter.
+"""Augmentation of PIL images one by one: timm's 3-Augment and RandAugment, and colour jitter.
 
 All draws depend only on the seed of the image; the global generators are left unchanged.
 
 3-Augment: Touvron, Cord, Jégou: DeiT III: Revenge of the ViT, 2022.
 RandAugment: Cubuk, Zoph, Shlens, Le: RandAugment: Practical Automated Data Augmentation with a
-Reduced Search Space, 2020; the variant of DeiT, ``rand-m9-mstd0.5-inc1`` in timm.
+Reduced Search Space, 2020; the variant of DeiT.
 """
 
 import contextlib
@@ -17,62 +17,57 @@ import numpy as np
 from trainact.lab.recipes.recipe import DataFields
 from trainact.lab.torchvision_import import import_torchvision
 
-__all__ = ["BLUR_RADII", "RAND_AUGMENT", "PilAugment"]
+__all__ = ["RAND_AUGMENT", "THREE_AUGMENT", "PilAugment"]
 
-BLUR_RADII = (0.1, 2.0)  # pixels
 RAND_AUGMENT = "rand-m9-mstd0.5-inc1"
+THREE_AUGMENT = "3a"
+"""Their names in timm."""
 
 
 class PilAugment:
     """Augments PIL images in RGB, already cropped to the training size.
 
-    3-Augment converts an image to grey, solarises it at 128 or blurs it, with equal probability.
-    Colour jitter multiplies brightness, contrast and saturation, in a random order, by factors from
-    1 - ``colour_jitter`` to 1 + ``colour_jitter``. RandAugment's shifts are relative to
-    ``image_size``, the pixels per side.
+    3-Augment converts an image to grey, solarises it at 128 or blurs it with a radius of 0.1 to 2
+    pixels, with equal probability. Colour jitter multiplies brightness, contrast and saturation, in
+    a random order, by factors from 1 - ``colour_jitter`` to 1 + ``colour_jitter``. RandAugment's
+    shifts are relative to ``image_size``, the pixels per side.
     """
 
     def __init__(self, fields: DataFields, image_size: int) -> None:
-        self.policy, self.jitter = fields.policy, fields.colour_jitter
-        self.rand_augment: Any = None
-        if self.policy == "rand-augment":
-            self.rand_augment = _make_rand_augment(fields, image_size)
+        self.policy, self.jitter = _make_policy(fields, image_size), fields.colour_jitter
 
     def __call__(self, picture: Any, seed: int) -> Any:
         """Return the augmented image, drawn with ``seed``."""
-        draw = random.Random(seed)
-        if self.policy == "three-augment":
-            picture = _change_one_of_three(picture, draw)
-        if self.rand_augment is not None:
-            with _seed_globally(seed):
-                picture = self.rand_augment(picture)
-        return _jitter(picture, self.jitter, draw) if self.jitter else picture
+        with _seed_globally(seed):
+            if self.policy is not None:
+                picture = self.policy(picture)
+            return _jitter(picture, self.jitter) if self.jitter else picture
 
 
-def _change_one_of_three(picture: Any, draw: random.Random) -> Any:
-    from PIL import ImageFilter, ImageOps
-
-    kind = draw.choice(("grey", "solarise", "blur"))
-    if kind == "grey":
-        return picture.convert("L").convert("RGB")
-    if kind == "solarise":
-        return ImageOps.solarize(picture)
-    return picture.filter(ImageFilter.GaussianBlur(draw.uniform(*BLUR_RADII)))
-
-
-def _jitter(picture: Any, largest: float, draw: random.Random) -> Any:
+def _jitter(picture: Any, largest: float) -> Any:
     from PIL import ImageEnhance
 
     kinds = [ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color]
-    draw.shuffle(kinds)
+    random.shuffle(kinds)
     for kind in kinds:
-        picture = kind(picture).enhance(draw.uniform(1 - largest, 1 + largest))
+        picture = kind(picture).enhance(random.uniform(1 - largest, 1 + largest))
     return picture
+
+
+def _make_policy(fields: DataFields, image_size: int) -> Any:
+    """Return timm's transform for the policy of single images; None if there is none."""
+    if fields.policy not in ("three-augment", "rand-augment"):
+        return None
+    import_torchvision()
+    from timm.data.auto_augment import auto_augment_transform
+
+    if fields.policy == "three-augment":
+        return auto_augment_transform(THREE_AUGMENT)
+    return _make_rand_augment(fields, image_size)
 
 
 def _make_rand_augment(fields: DataFields, image_size: int) -> Any:
     """Return timm's transform, which fills uncovered pixels with the mean colour, or grey."""
-    import_torchvision()
     from PIL import Image
     from timm.data.auto_augment import rand_augment_transform
 
