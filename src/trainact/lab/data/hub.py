@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from trainact.lab.data import downloads
 from trainact.lab.data.images import DataError, Note
 from trainact.lab.data.parquet import hide_bars, parts_from_tables
 from trainact.lab.data.selection import Parts
 
 __all__ = ["load_from_hub"]
-
-TIMEOUT = 10  # seconds to wait for the hub's first answer
 
 
 def load_from_hub(name: str, note: Note) -> Parts:
@@ -36,7 +35,7 @@ def _load_tables(name: str) -> dict[str, Callable[[], Any]]:
         with hide_bars(), _stay_offline() if unreachable else contextlib.nullcontext():
             splits = datasets.load_dataset(name)
     except Exception as error:  # raised by many libraries
-        reason = unreachable or f"{type(error).__name__}: {_shorten(error)}"
+        reason = unreachable or downloads.describe_error(error)
         raise DataError(f"the hub's {name} cannot be loaded ({reason})") from error
     return {str(split): partial(getattr, part.data, "table") for split, part in splits.items()}
 
@@ -48,11 +47,8 @@ def _find_problem(name: str) -> str:
     """
     import huggingface_hub
 
-    try:
-        huggingface_hub.HfApi().dataset_info(name, timeout=TIMEOUT)
-    except Exception as error:
-        return f"{type(error).__name__}: {_shorten(error)}"
-    return ""
+    hub = huggingface_hub.HfApi()
+    return downloads.find_problem(lambda: hub.dataset_info(name, timeout=downloads.ANSWER_SECONDS))
 
 
 @contextlib.contextmanager
@@ -70,7 +66,3 @@ def _stay_offline() -> Iterator[None]:
     finally:
         for module, value in zip(modules, before, strict=True):
             module.HF_HUB_OFFLINE = value
-
-
-def _shorten(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

