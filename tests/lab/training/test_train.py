@@ -352,10 +352,3 @@ def test_smoke_runs_have_another_folder_and_kind(tmp_path):
     assert train(smoke, tmp_path, ignore)["kind"] == "smoke"
     assert RunFolder(tmp_path, smoke).path.parent.name == "smoke"
     assert RunFolder(tmp_path, full).path.parent.name == "runs"
-
-
-def test_a_tensorboard_log_is_written(tmp_path):
-    pytest.importorskip("tensorboard")
-    recipe = make_quick(run__tracker="tensorboard", schedule__epochs=1)
-    train(recipe, tmp_path, ignore)
-    assert list(RunFolder(tmp_path, recipe).path.rglob("events.out.tfevents*"))

@@ -5,7 +5,7 @@ import dataclasses
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from trainact.defaults import DEFAULT_LAM
 from trainact.errors import TrActValueError
@@ -13,7 +13,7 @@ from trainact.lab.commands.request import add_experiment_options, parse_settings
 from trainact.lab.ranks import count_ranks, is_first_rank
 from trainact.lab.recipes.arms import parse_arms
 from trainact.lab.recipes.own_loops import make_script_recipe, plan_loop
-from trainact.lab.recipes.recipe import Recipe
+from trainact.lab.recipes.recipe import Recipe, Tracker
 from trainact.lab.schema import parse_positive_numbers, parse_whole_numbers
 
 __all__ = ["add_arguments", "run"]
@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="automatic mixed precision")  # fmt: skip
     add("--workers", dest="data.workers", type=int, metavar="N",
         help="processes that load images from a stream")  # fmt: skip
-    add("--tracker", dest="run.tracker", choices=["none", "tensorboard", "trackio", "wandb"],
-        help="experiment tracker")  # fmt: skip
+    add("--tracker", dest="run.tracker", choices=get_args(Tracker), metavar="NAME",
+        help=f"experiment tracker: {', '.join(get_args(Tracker))}")  # fmt: skip
     add("--recipe", default=DEFAULT_RECIPE, metavar="NAME",
         help="recipe or .toml file with all other fields (default: %(default)s)")  # fmt: skip
     add("--script", type=Path, metavar="FILE", help="a training script of your own, which calls "

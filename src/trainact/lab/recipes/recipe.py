@@ -32,6 +32,7 @@ __all__ = [
     "Recipe",
     "RunFields",
     "ScheduleFields",
+    "Tracker",
     "TractFields",
     "can_split_batches",
     "change_recipe",
@@ -45,6 +46,20 @@ __all__ = [
     "recipe_to_dict",
     "write_recipe",
 ]
+
+Tracker = Literal[
+    "none",
+    "aim",
+    "clearml",
+    "comet_ml",
+    "dvclive",
+    "mlflow",
+    "swanlab",
+    "tensorboard",
+    "trackio",
+    "wandb",
+]
+"""The experiment trackers that Accelerate knows, by their names there."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +228,7 @@ class RunFields:
     ema: float = 0.0  # decay of the weights' moving average; 0: off
     checkpoint_seconds: float = 60.0
     keep_weights: bool = True  # save the final weights
-    tracker: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
+    tracker: Tracker = "none"
     smoke: bool = False  # a short run that only checks that everything works
 
 

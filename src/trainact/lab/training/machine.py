@@ -1,7 +1,6 @@
 """Devices, ranks and precision, through Accelerate."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -12,11 +11,9 @@ from torch import nn
 from trainact.errors import TrActError, TrActValueError
 from trainact.lab.ranks import count_ranks
 from trainact.lab.recipes.recipe import RunFields
+from trainact.lab.training.trackers import check_tracker
 
-__all__ = [
-    *("allow_unused_parameters", "find_exact_dtype", "start_machine"),
-    *("start_tracker", "sum_over_ranks"),
-]
+__all__ = ["allow_unused_parameters", "find_exact_dtype", "start_machine", "sum_over_ranks"]
 
 
 def start_machine(fields: RunFields, folder: Path) -> Accelerator:
@@ -44,6 +41,7 @@ def start_machine(fields: RunFields, folder: Path) -> Accelerator:
             "run.precision is 'fp16', which needs a GPU, but this run is on the CPU: set "
             "run.precision to bf16 or no."
         )
+    check_tracker(fields.tracker)
     in_group = torch.distributed.is_available() and torch.distributed.is_initialized()
     other_kind = kind == "cpu" and torch.cuda.is_available()
     AcceleratorState._reset_state(reset_partial_state=other_kind or not in_group)
@@ -66,22 +64,6 @@ def start_machine(fields: RunFields, folder: Path) -> Accelerator:
             f"{accelerator.num_processes}; set run.device to the kind of device that they have."
         )
     return accelerator
-
-
-def start_tracker(accelerator: Accelerator, fields: RunFields, config: dict[str, Any]) -> None:
-    """Open the recipe's tracker, if it has one.
-
-    Raises:
-        TrActError: its package is not installed.
-    """
-    if fields.tracker == "none":
-        return
-    if not accelerator.log_with:
-        raise TrActError(
-            f"run.tracker is {fields.tracker!r}, but its package is not installed: "
-            f"pip install {fields.tracker}"
-        )
-    accelerator.init_trackers("trainact", config=config)
 
 
 def allow_unused_parameters(accelerator: Accelerator, network: nn.Module) -> None:

@@ -24,11 +24,12 @@ from trainact.lab.recipes.recipe import Recipe, identify, recipe_to_dict
 from trainact.lab.records.checkpoint import remove_checkpoints
 from trainact.lab.records.events import Event, EventHandler
 from trainact.lab.records.record import FORMAT, RunFolder, clear_failure
-from trainact.lab.training.machine import start_machine, start_tracker, sum_over_ranks
+from trainact.lab.training.machine import start_machine, sum_over_ranks
 from trainact.lab.training.progress import TOTALS, Progress
 from trainact.lab.training.resume_checks import check_record
 from trainact.lab.training.saving import Saver, read_checkpoint
 from trainact.lab.training.session import Session
+from trainact.lab.training.trackers import start_tracker, stop_trackers, track
 
 __all__ = ["find_session", "train"]
 
@@ -121,7 +122,7 @@ class _Run:
         self.saver = Saver(self.session, self.progress, folder.path)
         if state is not None:
             self.saver.load(state)
-        start_tracker(accelerator, recipe.run, {"recipe": str(recipe_to_dict(recipe))})
+        start_tracker(accelerator, recipe, folder.path)
 
     def complete(self, note: Callable[[str], None]) -> dict[str, Any]:
         """Train from the last checkpoint to the end, write the record and return it.
@@ -137,8 +138,8 @@ class _Run:
                 self._train_epoch()
         except DivergedError as error:
             failure = str(error)
-        for tracker in self.accelerator.trackers:
-            tracker.finish()
+        finally:
+            stop_trackers(self.accelerator)
         record = self._make_record(failure)
         if self.accelerator.is_main_process:
             if failure is None and self.recipe.run.keep_weights:
@@ -223,7 +224,7 @@ class _Run:
         }
         order = session.batches.hash_order(progress.epoch, progress.order)
         progress.finish_epoch(metrics, order)
-        self.accelerator.log(metrics, step=progress.epoch)
+        track(self.accelerator, metrics, progress.epoch)
         self.report(
             Event(
                 "epoch",
