@@ -114,7 +114,11 @@ class Bars(Display):
     def open(self, runs: NamesAndEpochs) -> Iterator[None]:
         """Show the bars while the context is open."""
         self.tasks: dict[str, TaskID] = {}
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[news]}"))
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[news]}", markup=False),
+        )
         with super().open(runs), Progress(*columns, console=Console(stderr=True)) as self.bars:
             self.whole = self.bars.add_task(count(len(runs), "run"), total=1.0, news="")
             yield
