@@ -2,12 +2,13 @@
 
 import importlib.util
 import json
+import sys
 from typing import get_args
 
 import pytest
 from accelerate.utils import LoggerType
 
-from lab_helpers import ignore, make_quick
+from lab_helpers import ignore, make_quick, run_several
 from trainact.errors import TrActValueError
 from trainact.lab.recipes.recipe import Tracker
 from trainact.lab.records.record import RunFolder
@@ -35,6 +36,25 @@ def test_tensorboard_gets_the_recipe_and_every_epoch(tmp_path):
     [file] = folder.rglob("hparams.yml")
     assert "optimizer.lr: " in file.read_text()
     assert "data.name: photos\n" in file.read_text()
+
+
+def test_an_offline_tracker_gets_both_runs_of_a_comparison(tmp_path):
+    pytest.importorskip("wandb", reason="needs wandb")
+    options = ["--model", "small_models:make_tiny", "--epochs", "2", "--seeds", "0"]
+    fields = ["data.train_images=64", "data.test_images=16", "data.batch_size=32"]
+    command = [sys.executable, "-m", "trainact.lab", "compare", "--tracker", "wandb", *options]
+    out = tmp_path / "out"
+    run_several([*command, "--out", str(out), *fields], tmp_path, WANDB_MODE="offline")
+    records = list(out.glob("runs/*/record.json"))
+    assert len(records) == 2
+    for path in records:
+        [log] = path.parent.glob("wandb/offline-run-*/run-*.wandb")
+        content = log.read_bytes()
+        for epoch in json.loads(path.read_text())["epochs"]:
+            assert str(epoch["train_loss"]).encode() in content
+        assert path.parent.name.encode() in content  # the name of the run
+        assert b"optimizer.lr" in content
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 class FakeAccelerator:
