@@ -3,7 +3,7 @@ r"""RoIAlign and non-maximum suppression in plain torch, for a torchvision witho
 RoIAlign averages bilinear samples on a grid. That is a product of two small matrices with the
 feature map: with weights :math:`A` [P, H] of the rows and :math:`B` [Q, W] of the columns, the
 value of a region is :math:`A f B^\top`. Nothing is gathered or scattered, so the gradient is
-deterministic.
+deterministic. That of torchvision's own RoIAlign in Python is not, and it has to be compiled first.
 """
 
 import contextlib
