@@ -265,7 +265,7 @@ def test_a_name_may_be_used_first_inside_a_compiled_function():
         "torch.compile(forward, backend='eager', fullgraph=True)(w, torch.randn(5, 4)).sum().backward()\n"
         "print(w.grad.shape)"
     )
-    assert run_python(code).splitlines()[-1] == "torch.Size([3, 4])"
+    assert "torch.Size([3, 4])" in run_python(code).splitlines()
 
 
 @pytest.mark.parametrize("name", ORDER)
@@ -327,9 +327,11 @@ def test_the_snippets_of_a_page_run_in_order(page, capsys):
 
 
 def test_every_row_of_what_tract_works_with_names_a_test_that_exists():
+    text = (ROOT / "docs" / "works-with.md").read_text()
+    written = re.sub(r"<!-- versions -->.*<!-- /versions -->", "", text, flags=re.S)
     rows = [
         line
-        for line in (ROOT / "docs" / "works-with.md").read_text().splitlines()
+        for line in written.splitlines()
         if line.startswith("| ") and not line.startswith("| what |")
     ]
     assert rows
