@@ -1,4 +1,4 @@
-"""Write generated tables into README.md and docs/: ``python -m tools.pages``.
+"""Write generated text into README.md, CONTRIBUTING.md and docs/: ``python -m tools.pages``.
 
 Text between the marks ``<!-- NAME -->`` and ``<!-- /NAME -->`` is generated from the recipes and
 from the committed records under ``results/``.
@@ -18,6 +18,7 @@ from tools.opening import draw_opening, list_stale_opening, write_opening
 from tools.reproduce import write_reproduction
 from tools.rivals_page import read_rivals, write_rivals
 from tools.robustness_page import write_robustness
+from tools.start_times import write_start_times
 from tools.units_page import read_units, write_units
 from tools.when import write_when
 from trainact.errors import TrActValueError
@@ -34,6 +35,7 @@ __all__ = ["fill_page", "main", "render_bench", "render_launches"]
 ROOT = Path(__file__).parents[1]
 PICTURES = "docs/pictures"
 PAGES = (
+    "CONTRIBUTING.md",
     "README.md",
     "docs/cost.md",
     "docs/data.md",
@@ -77,6 +79,7 @@ def make_tables(pages: evidence.Evidence, root: Path = ROOT) -> dict[str, str]:
         **write_steps(),
         "arms": render_arms(),
         **write_fast_run(root / "results"),
+        **write_start_times(root / "results"),
         "bench-layer": render_bench(record, "layer"),
         "bench-step": render_bench(record, "step"),
         "bench-launches": render_launches(record),
