@@ -239,6 +239,7 @@ REFUSED = [
     ("weights", "b.pth", save_tensors(**{"0.weight": torch.zeros(8, 3, 4, 4).to_sparse()}), "dense"),
     ("weights", "b.pth", save_tensors(**{"0.weight": torch.zeros(2, dtype=torch.cfloat)}), "dense"),
     ("`.npz`", "set.npz", compress(99), "cannot be read"),
+    ("`.npz`", "set.npz", save_arrays(train_images=np.zeros((6, 8, 0), "u1")), "no pixels"),
     ("`.npz`", "set.npz", save_arrays(train_labels=np.full(6, 2**60)), "has the label 11529215"),
     ("parquet", "t*", set_labels([2**40]), "has the label 1099511627776"),
     ("parquet", "train-0*", set_labels([2**63], pyarrow.uint64()), "cannot be read"),

@@ -65,6 +65,8 @@ def _read_images(file: Path, key: str, arrays: Any) -> Tensor:
             f"{file}: {key} is {values.dtype}; images must be uint8, 0 to 255. Convert values in "
             "[0, 1] with (255 * x).round().astype('uint8')."
         )
+    if 0 in values.shape[1:]:
+        raise DataError(f"{file}: {key} has the shape {list(values.shape)}: no pixels.")
     if values.ndim == 3:
         return torch.from_numpy(values).unsqueeze(1)
     if values.ndim == 4 and values.shape[3] in {1, 3}:
