@@ -19,6 +19,7 @@ from trainact.lab.training.machine import start_machine
 from trainact.lab.training.session import Session, sum_losses
 
 import_torchvision()
+import timm  # noqa: E402
 from timm.data.mixup import Mixup, mixup_target  # noqa: E402
 
 FIELDS = DataFields(mixup=0.8, cutmix=1.0)
@@ -33,6 +34,8 @@ def make_batches(rank=0, ranks=1, count=37, **fields):
 
 
 def test_mixtures_are_distributed_as_timms():
+    if tuple(map(int, timm.__version__.split(".")[:3])) < (1, 0, 29):
+        pytest.skip("before 1.0.29, timm's boxes of odd sizes lack a row or a column")
     ours = [draw_mixture(FIELDS, 24, 32, 0, "mixing", 0, step) for step in range(4000)]
     np.random.seed(0)
     theirs = Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, num_classes=4, label_smoothing=0.0)

