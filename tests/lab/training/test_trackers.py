@@ -38,6 +38,7 @@ def test_tensorboard_gets_the_recipe_and_every_epoch(tmp_path):
     assert "data.name: photos\n" in file.read_text()
 
 
+@pytest.mark.slow
 def test_an_offline_tracker_gets_both_runs_of_a_comparison(tmp_path):
     pytest.importorskip("wandb", reason="needs wandb")
     options = ["--model", "small_models:make_tiny", "--epochs", "2", "--seeds", "0"]
