@@ -1,13 +1,13 @@
 """The options of TrAct, and their checks."""
 
-import math
 import numbers
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 
 from trainact.defaults import DEFAULT_LAM
 from trainact.errors import TrActTypeError, TrActValueError
+from trainact.option_checks import Center, as_float, check_center, check_flag, check_lam
 
 __all__ = [
     "DEFAULT_LAM",
@@ -23,9 +23,6 @@ __all__ = [
 
 WIDE_INPUTS = 256
 """A second moment of so many columns is wide: sums and solve in float64 would double its time."""
-
-
-Center: TypeAlias = bool | Literal["batchnorm"]
 
 
 class Options(NamedTuple):
@@ -68,25 +65,6 @@ class Precision(NamedTuple):
     """Of the sums over blocks of rows, and of the solve."""
 
 
-def check_lam(lam: object) -> float:
-    """Return ``lam`` (λ) as a float.
-
-    >>> check_lam(1)
-    1.0
-
-    Raises:
-        TrActTypeError: ``lam`` is not a real number.
-        TrActValueError: ``lam`` is not positive and finite.
-    """
-    advice = f"use a positive finite number; {DEFAULT_LAM:g} is the paper's default."
-    if isinstance(lam, bool) or not isinstance(lam, numbers.Real):
-        raise TrActTypeError(f"lam={lam!r} is a {type(lam).__name__}; {advice}")
-    value = _as_float(lam)
-    if not (math.isfinite(value) and value > 0):
-        raise TrActValueError(f"lam={lam!r} is out of range; {advice}")
-    return value
-
-
 def check_options(options: Options) -> Options:
     """Return ``options``, with ``moment_decay`` as a float.
 
@@ -99,10 +77,8 @@ def check_options(options: Options) -> Options:
     if options.sample_size is not None:
         _check_count("rows", options.sample_size, "None takes all rows")
     for name in ("sync", "relative"):
-        value = getattr(options, name)
-        if not isinstance(value, bool):
-            raise TrActTypeError(f"{name}={value!r} is not accepted; use True or False.")
-    _check_center(options.center)
+        check_flag(name, getattr(options, name))
+    check_center(options.center)
     decay = _check_decay(options.moment_decay)
     if decay and options.every > 1:
         raise TrActValueError(
@@ -161,31 +137,14 @@ def _check_moment_dtype(moment_dtype: object) -> None:
     raise TrActTypeError(message)
 
 
-def _check_center(center: object) -> None:
-    if isinstance(center, bool) or (isinstance(center, str) and center == "batchnorm"):
-        return
-    message = (
-        f"center={center!r} is not accepted; use True (changes the gradients of weight and bias "
-        "together), 'batchnorm' (for a layer that a batch norm follows), or False."
-    )
-    raise TrActValueError(message) if isinstance(center, str) else TrActTypeError(message)
-
-
 def _check_decay(decay: object) -> float:
     advice = "use a number from 0 (no moving average) to below 1, such as 0.9."
     if isinstance(decay, bool) or not isinstance(decay, numbers.Real):
         raise TrActTypeError(f"moment_decay={decay!r} is a {type(decay).__name__}; {advice}")
-    value = _as_float(decay)
+    value = as_float(decay)
     if not 0 <= value < 1:
         raise TrActValueError(f"moment_decay={decay!r} is out of range; {advice}")
     return value
-
-
-def _as_float(number: numbers.Real) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf
 
 
 def _check_count(name: str, value: object, default: str) -> None:

@@ -1,0 +1,147 @@
+"""The second moment xᵀx/b of a layer's rows, and their covariance."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias, overload
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from trainact.errors import TrActValueError
+from trainact.jax.outer_products import sum_outer_products
+from trainact.jax.patches import (
+    DENSE,
+    Padding,
+    Patches,
+    check_input,
+    describe_patches,
+    sum_rows,
+)
+from trainact.option_checks import check_flag
+
+__all__ = ["AxisName", "Covariance", "measure_covariance", "measure_second_moment", "second_moment"]
+
+AxisName: TypeAlias = str | Sequence[str] | None
+
+
+class Covariance(NamedTuple):
+    """C = xᵀx/b − μμᵀ and the mean row μ, for ``center``."""
+
+    matrix: jax.Array
+    """C, shape [g, n, n]."""
+    mean: jax.Array
+    """μ, shape [g, n]."""
+
+
+@overload
+def second_moment(
+    x: jax.Array,
+    kernel_size: int | Sequence[int] | None = ...,
+    strides: int | Sequence[int] = ...,
+    padding: Padding = ...,
+    dilation: int | Sequence[int] = ...,
+    feature_group_count: int = ...,
+    axis_name: AxisName = ...,
+    *,
+    center: Literal[False] = ...,
+) -> jax.Array: ...
+
+
+@overload
+def second_moment(
+    x: jax.Array,
+    kernel_size: int | Sequence[int] | None = ...,
+    strides: int | Sequence[int] = ...,
+    padding: Padding = ...,
+    dilation: int | Sequence[int] = ...,
+    feature_group_count: int = ...,
+    axis_name: AxisName = ...,
+    *,
+    center: Literal[True],
+) -> Covariance: ...
+
+
+def second_moment(
+    x: jax.Array,
+    kernel_size: int | Sequence[int] | None = None,
+    strides: int | Sequence[int] = 1,
+    padding: Padding = "VALID",
+    dilation: int | Sequence[int] = 1,
+    feature_group_count: int = 1,
+    axis_name: AxisName = None,
+    *,
+    center: bool = False,
+) -> jax.Array | Covariance:
+    """Return xᵀx/b of a layer's rows, shape [g, n, n], for :func:`tract_weight`.
+
+    It is exact, holds only a part of the patches at a time, and has no gradient. Products and sums
+    are in float32, and in float64 for a float64 input.
+
+    >>> x = jnp.ones((8, 32, 32, 3))
+    >>> second_moment(x, (3, 3), padding="SAME").shape
+    (1, 27, 27)
+
+    Args:
+        x: the layer's input: [..., n] for a dense layer, [N, *size, C] or [*size, C] for a
+            convolution.
+        kernel_size: of a convolution of 1 to 3 dimensions; None means a dense layer.
+        strides: as in the convolution.
+        padding: as in ``lax.conv_general_dilated``, or a number.
+        dilation: of the kernel (``rhs_dilation``).
+        feature_group_count: g, as in the convolution; each group has its own second moment.
+        axis_name: of a vmap, pmap or shard_map whose axis holds more rows: the mean over it.
+        center: return the covariance and the mean of the rows instead.
+
+    Raises:
+        TrActTypeError: an argument has the wrong type.
+        TrActValueError: an argument is out of range.
+    """
+    check_flag("center", center)
+    x = check_input(x)
+    if kernel_size is None:
+        if x.ndim == 0:
+            raise TrActValueError("x has no dimensions; a dense layer takes [..., n].")
+        patches = DENSE
+    else:
+        dims = 1 if isinstance(kernel_size, int) else len(kernel_size)
+        x = x[None] if x.ndim == dims + 1 else x
+        patches = describe_patches(
+            x.shape, kernel_size, strides, padding, dilation, feature_group_count
+        )
+    dtype = jnp.promote_types(x.dtype, jnp.float32)
+    measure = measure_covariance if center else measure_second_moment
+    return measure(x, patches, dtype, axis_name)
+
+
+def measure_second_moment(
+    x: jax.Array, patches: Patches, dtype: jnp.dtype, axis_name: AxisName = None
+) -> jax.Array:
+    """Return xᵀx/b, shape [g, n, n], in a dtype; zeros if there are no rows."""
+    x = lax.stop_gradient(x)
+    total = sum_outer_products(x, patches, dtype) / max(1, patches.count_rows(x))
+    return _average(total, axis_name)
+
+
+def measure_covariance(
+    x: jax.Array, patches: Patches, dtype: jnp.dtype, axis_name: AxisName = None
+) -> Covariance:
+    """Return C and μ in a dtype.
+
+    Multiplied first and centred afterwards, rows with a large mean would lose their digits. So a
+    mean is subtracted from each channel of the padded input first. What is left of μ afterwards,
+    where padding makes the columns of a channel differ, is small.
+    """
+    x = lax.stop_gradient(x)
+    num_rows = max(1, patches.count_rows(x))
+    mean = _average(sum_rows(x, patches, dtype) / num_rows, axis_name)
+    by_channel = mean.reshape(patches.groups, -1, x.shape[-1] // patches.groups)  # [g, kernel, C/g]
+    shift = by_channel.mean(1, keepdims=True)
+    left = (by_channel - shift).reshape(mean.shape)
+    shifted = (patches.pad(x) if patches.kernel_size else x).astype(dtype) - shift.reshape(-1)
+    unpadded = patches._replace(padding=((0, 0),) * len(patches.kernel_size))
+    total = _average(sum_outer_products(shifted, unpadded, dtype) / num_rows, axis_name)
+    return Covariance(total - left[:, :, None] * left[:, None, :], mean)
+
+
+def _average(value: jax.Array, axis_name: AxisName) -> jax.Array:
+    return value if axis_name is None else lax.pmean(value, axis_name)

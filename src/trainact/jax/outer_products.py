@@ -1,0 +1,113 @@
+"""The sum of outer products xᵀx over all rows of an input, without holding all patches at once.
+
+Three exact methods give the sum:
+
+- a dense layer's rows are multiplied as they are;
+- :func:`sum_by_unfolding` unfolds chunks of output lines to rows. Patch embeddings only need a
+  transposition;
+- :func:`trainact.jax.overlapping_patches.sum_by_columns`, on a CPU, for patches that overlap.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from trainact.jax.overlapping_patches import prefers_columns, sum_by_columns
+from trainact.jax.patches import Patches, unfold
+
+__all__ = ["sum_by_unfolding", "sum_outer_products"]
+
+CHUNK_SHARE = 12
+"""The patches of one chunk are at most this part of the input."""
+
+WIDE_INPUTS = 256
+"""Of a symmetric product of so many columns, only a part is computed, in strips."""
+
+WIDE_STRIPS = 3
+
+
+def sum_outer_products(x: jax.Array, patches: Patches, dtype: jnp.dtype) -> jax.Array:
+    """Return xᵀx summed over the rows (not divided by b), shape [g, n, n].
+
+    Args:
+        x: the layer's input, [..., n] for a dense layer, [N, *size, C] otherwise.
+        patches: how the layer cuts it into rows.
+        dtype: of products and sums; narrower inputs are converted before they are multiplied.
+    """
+    num_inputs = patches.count_inputs(x)
+    if patches.count_rows(x) == 0 or num_inputs == 0:
+        return jnp.zeros((patches.groups, num_inputs, num_inputs), dtype)
+    if not patches.kernel_size:
+        return _join(_multiply(x.astype(dtype).reshape(-1, 1, num_inputs), 1))
+    unfolding = functools.partial(sum_by_unfolding, patches=patches, dtype=dtype)
+    if not prefers_columns(x, patches):
+        return unfolding(x)
+    by_columns = functools.partial(sum_by_columns, patches=patches, dtype=dtype)
+    return lax.platform_dependent(x, cpu=by_columns, default=unfolding)
+
+
+def sum_by_unfolding(x: jax.Array, patches: Patches, dtype: jnp.dtype) -> jax.Array:
+    """Return xᵀx, shape [g, n, n], of an input that is unfolded in chunks of output lines.
+
+    The chunks divide a dimension of the image, not the batch: so a batch may be sharded, or be the
+    axis of a vmap.
+    """
+    x = patches.pad(x)
+    return _join(_sum_chunks(x, patches, dtype, x.size // CHUNK_SHARE))
+
+
+def _sum_chunks(x: jax.Array, patches: Patches, dtype: jnp.dtype, most: int) -> list[jax.Array]:
+    """Return what :func:`_multiply` returns, of chunks of at most ``most`` unfolded numbers."""
+    axis = max(range(len(patches.positions)), key=lambda i: patches.positions[i])
+    count = patches.positions[axis]
+    unfolded = patches.count_rows(x) * patches.groups * patches.count_inputs(x)
+    if count == 1 or unfolded <= most:
+        rows = unfold(x.astype(dtype), patches)
+        rows = rows.reshape(-1, math.prod(patches.kernel_size), x.shape[-1])
+        return _multiply(rows, patches.groups)
+    lines = -(-count // min(count, -(-unfolded // max(1, most))))
+    whole, rest = divmod(count, lines)
+    step, span = patches.strides[axis], patches.spans[axis]
+
+    def multiply(start: jax.Array | int, lines: int) -> list[jax.Array]:
+        part = lax.dynamic_slice_in_dim(x, start * step, (lines - 1) * step + span, 1 + axis)
+        positions = (*patches.positions[:axis], lines, *patches.positions[axis + 1 :])
+        return _sum_chunks(part, patches._replace(positions=positions), dtype, most)
+
+    def add(total: list[jax.Array], start: jax.Array) -> tuple[list[jax.Array], None]:
+        return jax.tree.map(jnp.add, total, multiply(start, lines)), None
+
+    shapes = jax.eval_shape(lambda: multiply(0, lines))
+    total = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
+    total, _ = lax.scan(add, total, jnp.arange(whole) * lines)
+    return jax.tree.map(jnp.add, total, multiply(whole * lines, rest)) if rest else total
+
+
+def _multiply(rows: jax.Array, groups: int) -> list[jax.Array]:
+    """Return xᵀx of rows [b, kernel, C]: [g, n, n], or strips [1, n', n - start] if it is wide."""
+    num_rows, kernel, channels = rows.shape
+    num_inputs = kernel * channels // groups
+    highest = lax.Precision.HIGHEST
+    if groups > 1:
+        rows = rows.reshape(num_rows, kernel, groups, channels // groups)
+        total = jnp.einsum("bkgc,blgd->gkcld", rows, rows, precision=highest)
+        return [total.reshape(groups, num_inputs, num_inputs)]
+    rows = rows.reshape(num_rows, num_inputs)
+    width = -(-num_inputs // WIDE_STRIPS) if num_inputs >= WIDE_INPUTS else num_inputs
+    starts = range(0, num_inputs, width)
+    return [
+        jnp.matmul(rows[:, i : i + width].T, rows[:, i:], precision=highest)[None] for i in starts
+    ]
+
+
+def _join(strips: list[jax.Array]) -> jax.Array:
+    """Return the symmetric matrix from strips of its upper triangle."""
+    if len(strips) == 1:
+        return strips[0]
+    num_inputs = strips[0].shape[-1]
+    padded = [jnp.pad(s, ((0, 0), (0, 0), (num_inputs - s.shape[-1], 0))) for s in strips]
+    upper = jnp.triu(jnp.concatenate(padded, axis=1))
+    return upper + jnp.triu(upper, 1).mT

@@ -1,0 +1,238 @@
+"""How a layer cuts its input into rows; arrays are channels-last, [N, *size, C].
+
+A dense layer's rows are its tokens. A convolution's rows are its patches, one for each output
+position of each image. The columns have the order of JAX's weights [*kernel, C/g, m]: kernel
+position first, then the channel of the group.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from trainact.errors import TrActTypeError, TrActValueError
+
+__all__ = [
+    "DENSE",
+    "Padding",
+    "Patches",
+    "check_input",
+    "describe_patches",
+    "sum_rows",
+    "unfold",
+    "unfold_axis",
+]
+
+Padding: TypeAlias = str | int | Sequence[int | tuple[int, int]]
+MOST_DIMENSIONS = 3
+
+
+class Patches(NamedTuple):
+    """Numbers for each dimension of an input of known size; a dense layer has no dimensions."""
+
+    kernel_size: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    """Zeros before and after; a negative number crops."""
+    dilation: tuple[int, ...]
+    groups: int
+    positions: tuple[int, ...]
+    """Output positions."""
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """Pixels from the first to the last one of a patch."""
+        return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel_size, self.dilation, strict=True))
+
+    def count_rows(self, x: jax.Array) -> int:
+        """Return b: samples times output positions."""
+        samples = math.prod(x.shape[:-1]) if not self.kernel_size else x.shape[0]
+        return samples * math.prod(self.positions)
+
+    def count_inputs(self, x: jax.Array) -> int:
+        """Return n: the inputs of one output."""
+        return x.shape[-1] // self.groups * math.prod(self.kernel_size)
+
+    def pad(self, x: jax.Array, more: int = 0) -> jax.Array:
+        """Return the input with its padding, and without what no patch reaches.
+
+        Args:
+            x: the input.
+            more: zeros to add behind the last dimension of the image.
+        """
+        spatial = []
+        for i, (before, _) in enumerate(self.padding):
+            needed = (self.positions[i] - 1) * self.strides[i] + self.spans[i]
+            needed += more if i == len(self.padding) - 1 else 0
+            spatial.append((before, max(0, needed) - before - x.shape[1 + i], 0))
+        if all(sides == (0, 0, 0) for sides in spatial):
+            return x
+        return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *spatial, (0, 0, 0)])
+
+
+DENSE = Patches((), (), (), (), 1, ())
+
+
+def check_input(x: object, name: str = "x") -> jax.Array:
+    """Return ``x`` if it is a real array.
+
+    Raises:
+        TrActTypeError: it is something else.
+    """
+    if not isinstance(x, jax.Array | np.ndarray):
+        raise TrActTypeError(f"{name}= takes a JAX array; got {type(x).__name__}.")
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise TrActTypeError(
+            f"TrAct needs a real input; got {x.dtype}: pass real and imaginary part as channels."
+        )
+    return jnp.asarray(x)
+
+
+def describe_patches(
+    shape: Sequence[int],
+    kernel_size: int | Sequence[int],
+    strides: int | Sequence[int] = 1,
+    padding: Padding = "VALID",
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Patches:
+    """Resolve a convolution's arguments for an input of shape [N, *size, C].
+
+    >>> describe_patches((8, 5, 6, 3), (3, 4), padding="SAME").padding
+    ((1, 1), (1, 2))
+
+    Raises:
+        TrActTypeError: an argument is of the wrong type.
+        TrActValueError: an argument is out of range, or does not fit the others.
+    """
+    kernel = _check_numbers("kernel_size", kernel_size, None)
+    dims = len(kernel)
+    if not 1 <= dims <= MOST_DIMENSIONS:
+        raise TrActValueError(
+            f"kernel_size={kernel_size!r} has {dims} dimensions; use 1 to {MOST_DIMENSIONS}, or "
+            "None for a dense layer."
+        )
+    steps = _check_numbers("strides", strides, dims)
+    dilations = _check_numbers("dilation", dilation, dims)
+    if len(shape) != dims + 2:
+        raise TrActValueError(
+            f"an input of shape {tuple(shape)} does not fit kernel_size={kernel_size!r}; a "
+            f"convolution of {dims} dimensions takes [N, *size, C] with {dims + 2}."
+        )
+    _check_groups(groups, shape[-1])
+    size = tuple(shape[1:-1])
+    spans = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True))
+    sides = _resolve_padding(padding, size, spans, steps)
+    positions = tuple(
+        max(0, (length + sum(side) - span) // step + 1)
+        for length, side, span, step in zip(size, sides, spans, steps, strict=True)
+    )
+    return Patches(kernel, steps, sides, dilations, groups, positions)
+
+
+def unfold(x: jax.Array, patches: Patches) -> jax.Array:
+    """Return all patches of an input that is already padded, shape [N, *positions, *kernel, C]."""
+    dims = len(patches.kernel_size)
+    for axis in reversed(range(dims)):
+        if axis == dims - 1 or _is_divided(patches, axis):
+            x = jnp.moveaxis(unfold_axis(x, patches, axis), 2 + axis, 1 + dims)
+        else:  # on a CPU faster than another gather
+            step, dilation = patches.strides[axis], patches.dilation[axis]
+            end = (patches.positions[axis] - 1) * step + 1
+            starts = range(0, patches.spans[axis], dilation)
+            windows = [lax.slice_in_dim(x, u, u + end, step, 1 + axis) for u in starts]
+            x = jnp.stack(windows, 1 + dims)
+    return x
+
+
+def unfold_axis(x: jax.Array, patches: Patches, axis: int) -> jax.Array:
+    """Return a padded input with one dimension of the image replaced by positions and kernel."""
+    kernel, count = patches.kernel_size[axis], patches.positions[axis]
+    if _is_divided(patches, axis):
+        return x.reshape(*x.shape[: 1 + axis], count, kernel, *x.shape[2 + axis :])
+    starts = np.arange(count)[:, None] * patches.strides[axis]
+    pixels = starts + np.arange(kernel) * patches.dilation[axis]
+    return jnp.take(x, pixels, axis=1 + axis, mode="clip")
+
+
+def _is_divided(patches: Patches, axis: int) -> bool:
+    """Return whether patches divide a dimension without overlap or gap."""
+    return patches.strides[axis] == patches.kernel_size[axis] and patches.dilation[axis] == 1
+
+
+def sum_rows(x: jax.Array, patches: Patches, dtype: jnp.dtype) -> jax.Array:
+    """Return the sum of all rows, shape [g, n]; no row is unfolded."""
+    if not patches.kernel_size:
+        return x.reshape(-1, x.shape[-1]).sum(0, dtype=dtype)[None]
+    total = x.sum(0, dtype=dtype)  # [*size, C]
+    for axis, length in enumerate(x.shape[1:-1]):
+        covers = _count_uses(patches, axis, length)
+        total = jnp.tensordot(covers, total, ((1,), (axis,)), precision=lax.Precision.HIGHEST)
+        total = jnp.moveaxis(total, 0, axis)
+    by_group = total.reshape(-1, patches.groups, x.shape[-1] // patches.groups)
+    return jnp.moveaxis(by_group, 1, 0).reshape(patches.groups, -1)
+
+
+def _count_uses(patches: Patches, axis: int, length: int) -> np.ndarray:
+    """Return how often each kernel position meets each pixel of an axis, shape [k, length]."""
+    uses = np.zeros((patches.kernel_size[axis], length), np.float32)
+    starts = np.arange(patches.positions[axis]) * patches.strides[axis] - patches.padding[axis][0]
+    for u, row in enumerate(uses):
+        pixels = starts + u * patches.dilation[axis]
+        row[pixels[(pixels >= 0) & (pixels < length)]] = 1
+    return uses
+
+
+def _resolve_padding(
+    padding: Padding, size: tuple[int, ...], spans: tuple[int, ...], steps: tuple[int, ...]
+) -> tuple[tuple[int, int], ...]:
+    accepted = (
+        "use 'VALID', 'SAME', 'SAME_LOWER', a number, or a pair of numbers for each dimension"
+    )
+    if isinstance(padding, str):
+        if padding.upper() not in {"VALID", "SAME", "SAME_LOWER"}:
+            raise TrActValueError(f"padding={padding!r} is unknown; {accepted}.")
+        sides = lax.padtype_to_pads(size, spans, steps, padding.upper())
+        return tuple((int(before), int(after)) for before, after in sides)
+    if isinstance(padding, int) and not isinstance(padding, bool):
+        return ((padding, padding),) * len(size)
+    if not isinstance(padding, Sequence):
+        raise TrActTypeError(f"padding={padding!r} is a {type(padding).__name__}; {accepted}.")
+    if len(padding) != len(size):
+        raise TrActValueError(
+            f"padding={padding!r} has {len(padding)} entries for {len(size)} dimensions; "
+            f"{accepted}."
+        )
+    pairs: list[Any] = [(side, side) if isinstance(side, int) else tuple(side) for side in padding]
+    if not all(len(pair) == 2 and all(isinstance(n, int) for n in pair) for pair in pairs):
+        raise TrActTypeError(f"padding={padding!r} is not accepted; {accepted}.")
+    return tuple((before, after) for before, after in pairs)
+
+
+def _check_numbers(name: str, value: object, dims: int | None) -> tuple[int, ...]:
+    """Return one number for each dimension."""
+    values = (
+        tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    )
+    if not isinstance(value, Sequence) and dims is not None:
+        values = values * dims
+    if not all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in values):
+        raise TrActTypeError(f"{name}={value!r} is not accepted; use whole numbers.")
+    if any(v < 1 for v in values):
+        raise TrActValueError(f"{name}={value!r} is out of range; use numbers of at least 1.")
+    if dims is not None and len(values) != dims:
+        raise TrActValueError(f"{name}={value!r} has {len(values)} numbers for {dims} dimensions.")
+    return tuple(int(v) for v in values)
+
+
+def _check_groups(groups: object, channels: int) -> None:
+    if isinstance(groups, bool) or not isinstance(groups, int):
+        raise TrActTypeError(f"feature_group_count={groups!r} is not accepted; use a whole number.")
+    if groups < 1 or channels % groups:
+        raise TrActValueError(
+            f"feature_group_count={groups} does not divide the {channels} channels of the input."
+        )

@@ -1,0 +1,184 @@
+"""Weights keep their values and get the reference's gradient."""
+
+import copy
+
+import pytest
+
+pytest.importorskip("jaxlib", reason="trainact.jax needs jax")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jax_cases import DENSE, GEOMETRIES, Geometry, as_jax, assert_gradients, assert_near, geometries
+from trainact import TrAct
+from trainact.errors import TrActTypeError, TrActValueError
+from trainact.jax import second_moment, tract_weight
+
+OPTIONS = [
+    (center, relative) for center in (False, True, "batchnorm") for relative in (False, True)
+]
+
+
+def take_gradients(geometry: Geometry, dtype, lam=0.1, center=False, relative=False):
+    """Return the gradients of weight and bias by the function."""
+    x, weight, bias, grad_z = as_jax(geometry, dtype)
+
+    def loss(weight, bias):
+        moment = second_moment(x, **geometry.arguments, center=bool(center))
+        if center is True:
+            weight, bias = tract_weight(
+                weight, moment, lam, bias=bias, center=True, relative=relative
+            )
+        else:
+            weight = tract_weight(weight, moment, lam, center=center, relative=relative)
+        return (geometry.apply(x, weight, bias) * grad_z).sum()
+
+    return jax.jit(jax.grad(loss, argnums=(0, 1)))(weight, bias)
+
+
+def check_gradient(geometry: Geometry, lam: float, center, relative: bool) -> None:
+    with jax.enable_x64(True):
+        grads = take_gradients(geometry, jnp.float64, lam, center, relative)
+    expected = geometry.expected(lam, center=center, relative=relative)
+    assert_gradients(grads, expected, geometry, lam)
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_it_is_the_explicit_inverse(name):
+    check_gradient(GEOMETRIES[name], 0.1, False, False)
+
+
+@pytest.mark.parametrize("name", ["dense", "conv-3x3-same", "conv-groups", "conv-few-rows"])
+@pytest.mark.parametrize(("center", "relative"), OPTIONS[1:])
+def test_options_are_those_of_the_core(name, center, relative):
+    check_gradient(GEOMETRIES[name], 0.1, center, relative)
+
+
+CASES = (geometries(), st.sampled_from([0.01, 0.1, 1.0]), st.sampled_from(OPTIONS))
+
+
+@given(*CASES)
+@settings(max_examples=40)
+def test_it_is_the_explicit_inverse_for_any_layer(geometry, lam, options):
+    check_gradient(geometry, lam, *options)
+
+
+@pytest.mark.slow
+@given(*CASES)
+@settings(max_examples=300)
+def test_it_is_the_explicit_inverse_for_any_of_many_layers(geometry, lam, options):
+    check_gradient(geometry, lam, *options)
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("center", [False, True])
+def test_float32_agrees_with_the_core(name, center):
+    geometry = GEOMETRIES[name]
+    grads = take_gradients(geometry, jnp.float32, center=center)
+    layer, x = geometry.torch_layer()
+    layer = TrAct(copy.deepcopy(layer).float(), center=center)
+    grad_z = torch.from_numpy(geometry.values["grad_z"]).float()
+    layer(x.float()).backward(grad_z.movedim(-1, 1) if geometry.kernel else grad_z)
+    expected = (layer.weight.grad.movedim((0, 1), (-1, -2)).numpy(), layer.bias.grad.numpy())
+    assert_gradients(grads, expected, geometry, 0.1, 1e-5)
+
+
+def test_the_weight_keeps_its_bits_and_dtype():
+    x, weight, *_ = as_jax(GEOMETRIES["conv-3x3-same"], jnp.float32)
+    moment = second_moment(x, (3, 3), padding="SAME")
+    for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
+        some = weight.astype(dtype)
+        same = tract_weight(some, moment)
+        assert same.dtype == dtype
+        assert np.array_equal(same, some)
+        grad = jax.grad(lambda w: (tract_weight(w, moment) ** 2).sum().astype(jnp.float32))(some)
+        assert grad.dtype == dtype
+
+
+def test_the_gradient_by_the_input_is_the_plain_one():
+    geometry = GEOMETRIES["conv-3x3-same"]
+    x, weight, bias, grad_z = as_jax(geometry, jnp.float32)
+
+    def loss(x, tract):
+        moment = second_moment(x, **geometry.arguments)
+        return (
+            geometry.apply(x, tract_weight(weight, moment) if tract else weight, bias) * grad_z
+        ).sum()
+
+    grads = [jax.grad(loss)(x, tract) for tract in (True, False)]
+    assert np.array_equal(*grads)
+
+
+def test_lam_may_be_an_array():
+    x, weight, *_ = as_jax(DENSE, jnp.float32)
+    moment = second_moment(x)
+
+    @jax.jit
+    def grad(lam):
+        return jax.grad(lambda w: (x @ tract_weight(w, moment, lam)).sum())(weight)
+
+    expected = jax.grad(lambda w: (x @ tract_weight(w, moment, 0.3)).sum())(weight)
+    assert_near(grad(jnp.float32(0.3)), expected, 1e-6)
+
+
+def test_rows_without_a_scale_give_no_step_if_lam_is_relative():
+    x, weight = jnp.full((10, 4), 3.0), jnp.ones((4, 2))
+    moment = second_moment(x, center=True)
+
+    def loss(weight, bias):
+        weight, bias = tract_weight(weight, moment, bias=bias, center=True, relative=True)
+        return (x @ weight + bias).sum()
+
+    grads = jax.grad(loss, argnums=(0, 1))(weight, jnp.zeros(2))
+    assert not grads[0].any()
+    assert np.array_equal(grads[1], [10, 10])
+
+
+W, S, C = jnp.ones((4, 2)), jnp.ones((1, 4, 4)), second_moment(jnp.ones((3, 4)), center=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        (([1.0], S), {}, TrActTypeError, r"weight= takes a JAX array; got list\."),
+        ((jnp.ones(4), S), {}, TrActTypeError, r"needs the weight of a dense layer \[n, m\]"),
+        (
+            (W, jnp.ones((4, 4))),
+            {},
+            TrActValueError,
+            r"does not fit a second moment of shape \(4, 4\)",
+        ),
+        ((W, jnp.ones((3, 4, 4))), {}, TrActValueError, "where g divides the 2 outputs"),
+        (
+            (W, S, 0.0),
+            {},
+            TrActValueError,
+            r"lam=0.0 is out of range; use a positive finite number",
+        ),
+        ((W, S, "0.1"), {}, TrActTypeError, "lam='0.1' is a str"),
+        ((W, S), {"center": "mean"}, TrActValueError, "center='mean' is not accepted"),
+        ((W, S), {"relative": 1}, TrActTypeError, "relative=1 is not accepted"),
+        (
+            (W, S),
+            {"center": "batchnorm"},
+            TrActTypeError,
+            "center='batchnorm' needs the covariance",
+        ),
+        ((W, C), {}, TrActTypeError, "a covariance belongs to center=True"),
+        ((W, C), {"center": True}, TrActValueError, "pass the layer's bias="),
+        ((W, S), {"bias": jnp.ones(2)}, TrActValueError, "changes a bias only with center=True"),
+        (
+            (W, C),
+            {"center": True, "bias": jnp.ones(3)},
+            TrActValueError,
+            r"a bias of shape \(3,\) does not fit",
+        ),
+    ],
+)
+def test_unusable_arguments_are_named(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        tract_weight(*arguments, **options)
