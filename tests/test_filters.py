@@ -5,7 +5,6 @@ import torch
 
 from cases import assert_close
 from trainact.filters import (
-    count_directions,
     decompose,
     draw_rotation,
     mean_square,
@@ -13,6 +12,7 @@ from trainact.filters import (
     spread_basis,
     whiten_weight,
 )
+from trainact.whitening_settings import count_directions
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -28,6 +28,7 @@ ORDER = [
     "torch_version",
     "lazy_names",
     "defaults",
+    "option_checks",
     "torch_internals",
     "options",
     "device_costs",
@@ -53,11 +54,30 @@ ORDER = [
     "random_states",
     "image_batches",
     "input_statistics",
+    "whitening_settings",
     "filters",
     "whitening",
     "reference",
     "diagnosis",
 ]
+
+JAX = SOURCE / "jax"
+JAX_ORDER = [
+    "patches",
+    "overlapping_patches",
+    "outer_products",
+    "moments",
+    "gradient",
+    "filters",
+    "whitening",
+    "flax_layers",
+    "linen",
+    "nnx_layers",
+    "nnx",
+    "equinox",
+]
+"""The modules of ``trainact.jax``; of the others they import only those that need no torch."""
+WITHOUT_TORCH = {"defaults", "errors", "option_checks", "whitening_settings"}
 
 LAB = SOURCE / "lab"
 LAB_ORDER = [
@@ -125,7 +145,7 @@ def test_the_core_needs_torch_alone_and_takes_the_one_that_is_there(distribution
     assert len(needed) == 1
     assert re.fullmatch(r"Requires-Dist: torch>=[\d.]+", needed[0])
     extras = {line.removeprefix("Provides-Extra: ") for line in lines if "Provides-Extra" in line}
-    assert extras == {"all", "bench", "lab", "ray"}
+    assert extras == {"all", "bench", "jax", "lab", "ray"}
 
 
 def test_the_oldest_torch_is_the_one_of_the_metadata():
@@ -274,6 +294,14 @@ def test_imports_go_one_way(name):
     assert imported <= set(ORDER[: ORDER.index(name)])
 
 
+@pytest.mark.parametrize("name", JAX_ORDER)
+def test_imports_for_jax_go_one_way_and_avoid_torch(name):
+    file = JAX / f"{name}.py"
+    above = {f"jax.{module}" for module in JAX_ORDER[: JAX_ORDER.index(name)]}
+    assert list_imports(file, "trainact") <= above | WITHOUT_TORCH
+    assert "torch" not in list_top_modules(file)
+
+
 @pytest.mark.parametrize("name", LAB_ORDER)
 def test_imports_of_the_lab_go_one_way(name):
     package = LAB / name
@@ -299,6 +327,7 @@ def list_imports(file: Path, package: str) -> set[str]:
 
 def test_every_module_has_its_place_in_the_order():
     assert {path.stem for path in SOURCE.glob("*.py")} - {"__init__"} == set(ORDER)
+    assert {path.stem for path in JAX.glob("*.py")} - {"__init__"} == set(JAX_ORDER)
     found = {path.stem for path in LAB.iterdir() if not path.name.startswith("__")}
     assert found == set(LAB_ORDER)
 

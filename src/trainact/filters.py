@@ -28,9 +28,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from trainact.whitening_settings import count_directions
+
 __all__ = [
     "Spectrum",
-    "count_directions",
     "decompose",
     "draw_rotation",
     "mean_square",
@@ -59,15 +60,6 @@ def decompose(second_moment: Tensor) -> Spectrum:
     directions = columns.mT.flip(0)
     largest = directions.gather(1, directions.abs().argmax(dim=1, keepdim=True))
     return Spectrum(eigenvalues.flip(0).clamp(min=0), directions * torch.where(largest < 0, -1, 1))
-
-
-def count_directions(num_outputs: int, num_inputs: int, signs: bool) -> int:
-    """Return how many directions the filters take if the rows vary in all of them.
-
-    >>> count_directions(64, 27, signs=True), count_directions(16, 27, signs=True)
-    (27, 8)
-    """
-    return min(-(-num_outputs // 2) if signs else num_outputs, num_inputs)
 
 
 def select_basis(spectrum: Spectrum, eps: float, rounding: float) -> Tensor:

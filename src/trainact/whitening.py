@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import numbers
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -11,10 +10,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainact.errors import TrActTypeError, TrActValueError, UnsupportedLayerError
+from trainact.errors import TrActValueError, UnsupportedLayerError
 from trainact.example_inputs import Call
 from trainact.filters import (
-    count_directions,
     decompose,
     mean_square,
     select_basis,
@@ -28,11 +26,9 @@ from trainact.random_states import kept_random_states
 from trainact.rows import PlainLayer
 from trainact.sharding import read_whole, reshard, write_whole
 from trainact.synchronisation import get_world_size
+from trainact.whitening_settings import Settings, check_settings, count_directions
 
 __all__ = ["whiten"]
-
-DEFAULT_EPS = {"eigen": 5e-4, "random": 0.1}
-SCALES = ("keep", "unit")
 
 MAX_INPUTS = 16384
 """The second moment of more inputs takes over 2 GiB, and its eigenvectors take hours."""
@@ -98,7 +94,7 @@ def whiten(
     problem: Exception | None = None
     starts: dict[str, _Start] = {}
     try:
-        settings = _check_settings(filters, scale, eps, signs, freeze, seed)
+        settings = check_settings(filters, scale, eps, signs, freeze, seed)
         check_model(model, "whiten")
         with kept_random_states(model):
             calls = list_batches(images)
@@ -117,15 +113,6 @@ def whiten(
     return [name for start in starts.values() for name in start.names]
 
 
-class _Settings(NamedTuple):
-    filters: str
-    scale: str | float
-    eps: float
-    signs: bool
-    freeze: bool
-    seed: int
-
-
 class _Start(NamedTuple):
     """A layer, its names in the model, and its new weight."""
 
@@ -134,49 +121,10 @@ class _Start(NamedTuple):
     weight: Tensor
 
 
-def _check_settings(
-    filters: object, scale: object, eps: object, signs: object, freeze: object, seed: object
-) -> _Settings:
-    if not isinstance(filters, str) or filters not in DEFAULT_EPS:
-        raise TrActValueError(f"filters={filters!r} is unknown; use 'eigen' or 'random'.")
-    if isinstance(scale, str):
-        if scale not in SCALES:
-            raise TrActValueError(
-                f"scale={scale!r} is unknown; use 'keep', 'unit' or a positive number."
-            )
-    else:
-        scale = _check_number("scale", scale, "use 'keep', 'unit' or a positive finite number.")
-    if eps is None:
-        eps = DEFAULT_EPS[filters]
-    advice = (
-        f"use a positive finite number; {DEFAULT_EPS[filters]:g} is the default for {filters!r}."
-    )
-    if not (filters == "eigen" and eps == 0 and not isinstance(eps, bool)):
-        eps = _check_number("eps", eps, advice)
-    for name, flag in (("signs", signs), ("freeze", freeze)):
-        if not isinstance(flag, bool):
-            raise TrActTypeError(f"{name}={flag!r} is not accepted; use True or False.")
-    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
-        raise TrActTypeError(f"seed={seed!r} is not accepted; use a whole number of 64 bits.")
-    return _Settings(filters, scale, float(eps), bool(signs), bool(freeze), seed)
-
-
-def _check_number(name: str, value: object, advice: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TrActTypeError(f"{name}={value!r} is a {type(value).__name__}; {advice}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not (math.isfinite(number) and number > 0):
-        raise TrActValueError(f"{name}={value!r} is out of range; {advice}")
-    return number
-
-
 def _compute_starts(
     model: nn.Module,
     calls: Iterator[Call],
-    settings: _Settings,
+    settings: Settings,
     layers: str | Iterable[str] | None,
     example_input: Any,
 ) -> dict[str, _Start]:
@@ -259,7 +207,7 @@ def _compute_weight(
     name: str,
     before: Tensor,
     statistics: InputStatistics,
-    settings: _Settings,
+    settings: Settings,
     generator: torch.Generator,
 ) -> Tensor:
     """Return the new weight in the layer's shape and dtype, on the CPU."""

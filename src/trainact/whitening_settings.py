@@ -1,0 +1,74 @@
+"""The settings of a whitened start, and their checks; they need no torch."""
+
+import math
+import numbers
+from typing import NamedTuple
+
+from trainact.errors import TrActTypeError, TrActValueError
+from trainact.option_checks import as_float, check_flag
+
+__all__ = ["Settings", "check_settings", "count_directions"]
+
+DEFAULT_EPS = {"eigen": 5e-4, "random": 0.1}
+SCALES = ("keep", "unit")
+
+
+class Settings(NamedTuple):
+    """The checked arguments of `trainact.whiten` that describe the filters."""
+
+    filters: str
+    scale: str | float
+    eps: float
+    signs: bool
+    freeze: bool
+    seed: int
+
+
+def check_settings(
+    filters: object, scale: object, eps: object, signs: object, freeze: object, seed: object
+) -> Settings:
+    """Return the arguments of `trainact.whiten` as settings.
+
+    Raises:
+        TrActTypeError: an argument is of the wrong type.
+        TrActValueError: an argument is out of range.
+    """
+    if not isinstance(filters, str) or filters not in DEFAULT_EPS:
+        raise TrActValueError(f"filters={filters!r} is unknown; use 'eigen' or 'random'.")
+    if isinstance(scale, str):
+        if scale not in SCALES:
+            raise TrActValueError(
+                f"scale={scale!r} is unknown; use 'keep', 'unit' or a positive number."
+            )
+    else:
+        scale = _check_number("scale", scale, "use 'keep', 'unit' or a positive finite number.")
+    if eps is None:
+        eps = DEFAULT_EPS[filters]
+    advice = (
+        f"use a positive finite number; {DEFAULT_EPS[filters]:g} is the default for {filters!r}."
+    )
+    if not (filters == "eigen" and eps == 0 and not isinstance(eps, bool)):
+        eps = _check_number("eps", eps, advice)
+    check_flag("signs", signs)
+    check_flag("freeze", freeze)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+        raise TrActTypeError(f"seed={seed!r} is not accepted; use a whole number of 64 bits.")
+    return Settings(filters, scale, float(eps), bool(signs), bool(freeze), seed)
+
+
+def _check_number(name: str, value: object, advice: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TrActTypeError(f"{name}={value!r} is a {type(value).__name__}; {advice}")
+    number = as_float(value)
+    if not (math.isfinite(number) and number > 0):
+        raise TrActValueError(f"{name}={value!r} is out of range; {advice}")
+    return number
+
+
+def count_directions(num_outputs: int, num_inputs: int, signs: bool) -> int:
+    """Return how many directions the filters take if the rows vary in all of them.
+
+    >>> count_directions(64, 27, signs=True), count_directions(16, 27, signs=True)
+    (27, 8)
+    """
+    return min(-(-num_outputs // 2) if signs else num_outputs, num_inputs)

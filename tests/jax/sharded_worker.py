@@ -1,0 +1,82 @@
+"""Prints how far the gradients of sharded batches are from those of one device; for four devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from trainact.jax import second_moment, tract_weight
+from trainact.jax.nnx import TrActConv
+from trainact.jax.overlapping_patches import prefers_columns
+from trainact.jax.patches import describe_patches
+
+
+def main() -> None:
+    assert jax.device_count() == 4
+    random = np.random.default_rng(0)
+    images = jnp.asarray(random.standard_normal((8, 8, 160, 3)) + 0.5, jnp.float32)
+    targets = jnp.asarray(random.standard_normal((8, 4, 80, 4)), jnp.float32)
+    weight = jnp.asarray(random.standard_normal((7, 7, 3, 4)), jnp.float32)
+    padding = [(3, 3), (3, 3)]
+    patches = describe_patches(images.shape, (7, 7), (2, 2), padding)
+    assert prefers_columns(images, patches)  # the method of large images
+
+    def loss(weight, images, targets, axis_name=None):
+        moment = second_moment(images, (7, 7), (2, 2), padding, axis_name=axis_name)
+        z = lax.conv_general_dilated(
+            images,
+            tract_weight(weight, moment),
+            (2, 2),
+            padding,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
+        return jnp.square(z - targets).mean()
+
+    expected = jax.grad(loss)(weight, images, targets)
+
+    mesh = jax.make_mesh((4,), ("batch",), axis_types=(AxisType.Auto,))
+    sharded = NamedSharding(mesh, PartitionSpec("batch"))
+    parts = (jax.device_put(images, sharded), jax.device_put(targets, sharded))
+    compiled = jax.jit(jax.grad(loss))
+    report("jit", compiled(weight, *parts), expected)
+
+    def mean_gradient(weight, images, targets):
+        return lax.pmean(jax.grad(loss)(weight, images, targets, "batch"), "batch")
+
+    mapped = jax.shard_map(
+        mean_gradient,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), PartitionSpec("batch"), PartitionSpec("batch")),
+        out_specs=PartitionSpec(),
+        check_vma=False,
+    )
+    report("shard_map", jax.jit(mapped)(weight, *parts), expected)
+
+    layer = TrActConv(3, 4, (7, 7), 2, padding=3, use_bias=False, rngs=nnx.Rngs(0))
+    layer.kernel[...] = weight
+    grads = nnx.jit(nnx.grad(lambda one, x, y: jnp.square(one(x) - y).mean()))(layer, *parts)
+    report("nnx", grads["kernel"][...], expected)
+
+    def apply(weight, images):
+        return loss(weight, images, jnp.zeros((2, 4, 80, 4)), "batch")
+
+    inference = jax.shard_map(
+        lambda weight, images: apply(weight, images)[None],
+        mesh=mesh,
+        in_specs=(PartitionSpec(), PartitionSpec("batch")),
+        out_specs=PartitionSpec("batch"),
+        check_vma=False,
+    )
+    text = jax.jit(inference).lower(weight, parts[0]).compile().as_text()
+    print("inference", text.count("all-reduce"), text.count("cholesky") + text.count("potrf"))
+
+
+def report(name: str, actual: jax.Array, expected: jax.Array) -> None:
+    difference = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
+    print(name, float(difference))
+
+
+if __name__ == "__main__":
+    main()

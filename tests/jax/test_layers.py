@@ -1,0 +1,448 @@
+"""Layers of Flax and Equinox: the plain layer but for the gradient, which is the reference's."""
+
+import pickle
+
+import pytest
+
+pytest.importorskip("jaxlib", reason="trainact.jax needs jax")
+
+from jax_cases import GEOMETRIES, Geometry, as_jax, assert_gradients, assert_near, geometries
+
+pytest.importorskip("flax", reason="the layers need flax")
+pytest.importorskip("equinox", reason="the layers need equinox")
+pytest.importorskip("optax", reason="the steps need optax")
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import torch
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainact import reference
+from trainact.errors import (
+    FirstLayerNotFoundError,
+    TrActTypeError,
+    TrActValueError,
+    UnsupportedLayerError,
+)
+from trainact.jax import equinox as tract_eqx
+from trainact.jax import linen as tract_linen
+from trainact.jax import nnx as tract_nnx
+
+OPTIONS = [
+    (center, relative) for center in (False, True, "batchnorm") for relative in (False, True)
+]
+KEY = jax.random.key(0)
+
+
+def list_flax_arguments(geometry: Geometry) -> dict:
+    return {
+        "kernel_size": geometry.kernel,
+        "strides": geometry.strides,
+        "padding": geometry.padding,
+        "kernel_dilation": geometry.dilation,
+        "feature_group_count": geometry.groups,
+    }
+
+
+def make_nnx(geometry: Geometry, classes=tract_nnx, **options):
+    rngs = nnx.Rngs(0)
+    dtype = {"param_dtype": jnp.zeros(()).dtype}
+    if not geometry.kernel:
+        linear = classes.TrActLinear if classes is tract_nnx else classes.Linear
+        return linear(geometry.shape[-1], geometry.outputs, rngs=rngs, **dtype, **options)
+    conv = classes.TrActConv if classes is tract_nnx else classes.Conv
+    return conv(
+        geometry.shape[-1],
+        geometry.outputs,
+        **list_flax_arguments(geometry),
+        rngs=rngs,
+        **dtype,
+        **options,
+    )
+
+
+def run_nnx(geometry: Geometry, x, weight, bias, grad_z, **options):
+    layer = make_nnx(geometry, **options)
+    layer.kernel[...], layer.bias[...] = weight, bias
+
+    def loss(layer, x):
+        z = layer(x)
+        return (z * grad_z).sum(), z
+
+    grads, z = nnx.jit(nnx.grad(loss, has_aux=True))(layer, x)
+    return z, grads["kernel"][...], grads["bias"][...]
+
+
+def run_linen(geometry: Geometry, x, weight, bias, grad_z, **options):
+    if geometry.kernel:
+        layer = tract_linen.TrActConv(geometry.outputs, **list_flax_arguments(geometry), **options)
+    else:
+        layer = tract_linen.TrActDense(geometry.outputs, **options)
+
+    def loss(parameters):
+        z = layer.apply({"params": parameters}, x)
+        return (z * grad_z).sum(), z
+
+    grads, z = jax.jit(jax.grad(loss, has_aux=True))({"kernel": weight, "bias": bias})
+    return z, grads["kernel"], grads["bias"]
+
+
+def run_equinox(geometry: Geometry, x, weight, bias, grad_z, **options):
+    options = {"axis_name": "batch", "key": KEY, **options}
+    if geometry.kernel:
+        layer = tract_eqx.TrActConv2d(
+            geometry.shape[-1],
+            geometry.outputs,
+            geometry.kernel,
+            geometry.strides,
+            geometry.padding,
+            geometry.dilation,
+            geometry.groups,
+            **options,
+        )
+        weight, bias = jnp.moveaxis(weight, (-1, -2), (0, 1)), bias[:, None, None]
+        x, grad_z = jnp.moveaxis(x, -1, 1), jnp.moveaxis(grad_z, -1, 1)
+    else:
+        layer = tract_eqx.TrActLinear(geometry.shape[-1], geometry.outputs, **options)
+        weight = weight.T
+        x, grad_z = x.reshape(-1, x.shape[-1]), grad_z.reshape(-1, grad_z.shape[-1])
+    layer = eqx.tree_at(lambda one: (one.weight, one.bias), layer, (weight, bias))
+
+    @eqx.filter_jit
+    @eqx.filter_grad(has_aux=True)
+    def grad(layer):
+        z = jax.vmap(layer, axis_name="batch")(x)
+        return (z * grad_z).sum(), z
+
+    grads, z = grad(layer)
+    if geometry.kernel:
+        z, weight = jnp.moveaxis(z, 1, -1), jnp.moveaxis(grads.weight, (0, 1), (-1, -2))
+        return z, weight, grads.bias.reshape(-1)
+    return z.reshape(geometry.values["grad_z"].shape), grads.weight.T, grads.bias
+
+
+RUNS = {"nnx": run_nnx, "linen": run_linen, "equinox": run_equinox}
+
+
+def check_layer(kind: str, geometry: Geometry, lam: float, center, relative: bool) -> None:
+    with jax.enable_x64(True):
+        values = as_jax(geometry, jnp.float64)
+        run = RUNS[kind]
+        z, *grads = run(geometry, *values, lam=lam, center=center, relative=relative)
+        assert_near(z, geometry.apply(*values[:3]), 1e-12)
+    expected = geometry.expected(lam, center=center, relative=relative)
+    assert_gradients(grads, expected, geometry, lam)
+
+
+FEW = ["dense", "conv-3x3-same", "conv-7x7-stride-2", "conv-patches", "conv-groups", "conv-odd"]
+
+
+@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_layer_has_the_gradient_of_the_reference(kind, name):
+    check_layer(kind, GEOMETRIES[name], 0.1, False, False)
+
+
+@pytest.mark.parametrize(("center", "relative"), OPTIONS[1:])
+@pytest.mark.parametrize("kind", RUNS)
+def test_options_are_those_of_the_core(kind, center, relative):
+    check_layer(kind, GEOMETRIES["conv-3x3-same"], 0.1, center, relative)
+
+
+CASES = (st.sampled_from(list(RUNS)), geometries(2), st.sampled_from(OPTIONS))
+
+
+def check_any_layer(kind: str, geometry: Geometry, options) -> None:
+    if kind == "equinox" and (len(geometry.kernel) == 1 or 0 in geometry.shape):
+        kind = "nnx"
+    check_layer(kind, geometry, 0.1, *options)
+
+
+@given(*CASES)
+@settings(max_examples=40)
+def test_any_layer_has_the_gradient_of_the_reference(kind, geometry, options):
+    check_any_layer(kind, geometry, options)
+
+
+@pytest.mark.slow
+@given(*CASES)
+@settings(max_examples=300)
+def test_any_of_many_layers_has_the_gradient_of_the_reference(kind, geometry, options):
+    check_any_layer(kind, geometry, options)
+
+
+PADDED = {
+    "CIRCULAR": ("circular", (2, 8, 7, 3), (3, 4)),
+    "REFLECT": ("reflect", (2, 8, 7, 3), (4, 3)),
+    "REPLICATE": ("replicate", (2, 8, 7, 3), (3, 3)),
+}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("padding", PADDED)
+def test_other_paddings_than_zeros_count_too(kind, padding):
+    mode, shape, kernel = PADDED[padding]
+    if padding == "REPLICATE" and kind != "equinox":
+        pytest.skip("Flax has no such padding")
+    random = np.random.default_rng(0)
+    x, weight = random.standard_normal(shape), random.standard_normal((*kernel, 3, 4))
+    grad_z = random.standard_normal((*shape[:-1], 4))
+    layer = torch.nn.Conv2d(3, 4, kernel, padding="same", padding_mode=mode).double()
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(weight).movedim((-1, -2), (0, 1)))
+    expected = reference.tract_gradient_of_layer(
+        layer, torch.from_numpy(x).movedim(-1, 1), torch.from_numpy(grad_z).movedim(-1, 1)
+    )
+    with jax.enable_x64(True):
+        grad = take_padded_gradient(kind, padding, kernel, x, weight, grad_z)
+    assert_near(grad, expected.movedim((0, 1), (-1, -2)).detach().numpy(), 1e-9)
+
+
+def take_padded_gradient(kind, padding, kernel, x, weight, grad_z):
+    x, weight, grad_z = map(jnp.asarray, (x, weight, grad_z))
+    if kind == "equinox":
+        layer = tract_eqx.TrActConv2d(
+            3, 4, kernel, padding="SAME", padding_mode=padding, axis_name="batch", key=KEY
+        )
+        kernel_first = jnp.moveaxis(weight, (-1, -2), (0, 1))
+        layer = eqx.tree_at(lambda one: one.weight, layer, kernel_first)
+
+        def loss(layer):
+            z = jax.vmap(layer, axis_name="batch")(jnp.moveaxis(x, -1, 1))
+            return (jnp.moveaxis(z, 1, -1) * grad_z).sum()
+
+        return jnp.moveaxis(eqx.filter_grad(loss)(layer).weight, (0, 1), (-1, -2))
+    if kind == "linen":
+        layer = tract_linen.TrActConv(4, kernel, padding=padding)
+        variables = {"kernel": weight, "bias": jnp.zeros(4)}
+        return jax.grad(lambda p: (layer.apply({"params": p}, x) * grad_z).sum())(variables)[
+            "kernel"
+        ]
+    layer = tract_nnx.TrActConv(
+        3, 4, kernel, padding=padding, param_dtype=jnp.float64, rngs=nnx.Rngs(0)
+    )
+    layer.kernel[...] = weight
+    return nnx.grad(lambda layer: (layer(x) * grad_z).sum())(layer)["kernel"][...]
+
+
+def test_causal_convolutions_and_several_batch_dimensions():
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 3, 9, 2)), jnp.float32)
+    layers = [
+        tract_nnx.TrActConv(2, 4, 3, padding=padding, rngs=nnx.Rngs(0))
+        for padding in ("CAUSAL", [(2, 0)])
+    ]
+    grads = [
+        nnx.grad(lambda layer: (layer(x) ** 2).sum())(layer)["kernel"][...] for layer in layers
+    ]
+    assert_near(grads[0], grads[1], 1e-6)
+
+
+# The same parameters
+
+
+class Network(nn.Module):
+    conv: type
+    dense: type
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.relu(self.conv(8, (3, 3))(x))
+        x = nn.relu(nn.Conv(8, (3, 3))(x))
+        return self.dense(10)(x.mean((1, 2)))
+
+
+def test_linen_checkpoints_load_both_ways():
+    x = jnp.ones((2, 8, 8, 3))
+    plain = Network(nn.Conv, nn.Dense)
+    tract = Network(tract_linen.TrActConv, tract_linen.TrActDense)
+    variables = [network.init(KEY, x) for network in (plain, tract)]
+    assert jax.tree.structure(variables[0]) == jax.tree.structure(variables[1])
+    assert "Conv_1" in variables[1]["params"]
+    for one, other in zip(*map(jax.tree.leaves, variables), strict=True):
+        assert np.array_equal(one, other)
+    assert np.array_equal(plain.apply(variables[1], x), tract.apply(variables[0], x))
+    assert pickle.loads(pickle.dumps(tract_linen.TrActConv)) is tract_linen.TrActConv
+
+
+class Stem(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs):
+        self.body = nnx.Conv(8, 8, (3, 3), rngs=rngs)  # its name comes first in the alphabet
+        self.stem = nnx.Conv(3, 8, (3, 3), rngs=rngs)
+        self.head = nnx.Linear(8, 10, rngs=rngs)
+
+    def __call__(self, x):
+        return self.head(nnx.relu(self.body(nnx.relu(self.stem(x)))).mean((1, 2)))
+
+
+def test_nnx_checkpoints_load_both_ways():
+    plain, tract = Stem(nnx.Rngs(0)), Stem(nnx.Rngs(1))
+    tract_nnx.apply_tract(tract)
+    states = [nnx.state(model) for model in (plain, tract)]
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
+    nnx.update(tract, states[0])
+    x = jnp.ones((2, 8, 8, 3))
+    assert np.array_equal(plain(x), tract(x))
+
+
+def test_equinox_checkpoints_load_both_ways(tmp_path):
+    arguments = {"kernel_size": 3, "padding": 1}
+    plain = eqx.nn.Conv2d(3, 4, **arguments, key=KEY)
+    tract = tract_eqx.TrActConv2d(3, 4, **arguments, key=jax.random.key(1))
+    eqx.tree_serialise_leaves(tmp_path / "plain.eqx", plain)
+    loaded = eqx.tree_deserialise_leaves(tmp_path / "plain.eqx", tract)
+    assert np.array_equal(loaded.weight, plain.weight)
+    eqx.tree_serialise_leaves(tmp_path / "tract.eqx", loaded)
+    eqx.tree_deserialise_leaves(tmp_path / "tract.eqx", plain)
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_optax_steps_along_the_gradient(kind):
+    geometry = GEOMETRIES["conv-3x3-same"]
+    values = as_jax(geometry, jnp.float32)
+    _, grad, _ = RUNS[kind](geometry, *values)
+    optimizer = optax.sgd(0.1)
+    updates, _ = optimizer.update(grad, optimizer.init(values[1]))
+    assert_near(updates, -0.1 * geometry.expected(0.1)[0], 1e-5)
+
+
+# Finding the first layer of an NNX model
+
+
+def test_the_first_layer_is_the_first_one_called():
+    model = Stem(nnx.Rngs(0))
+    kernel = model.stem.kernel
+    assert tract_nnx.apply_tract(model, 0.2) == "stem"
+    assert type(model.stem) is tract_nnx.TrActConv
+    assert model.stem.kernel is kernel
+    assert model.stem.lam == 0.2
+    assert type(model.body) is nnx.Conv
+    assert tract_nnx.remove_tract(model) == ["stem"]
+    assert type(model.stem) is nnx.Conv
+    assert not hasattr(model.stem, "lam")
+    assert tract_nnx.remove_tract(model) == []
+
+
+def test_the_layer_may_be_named_or_be_the_model():
+    model = nnx.Sequential(nnx.Linear(5, 4, rngs=nnx.Rngs(0)), nnx.Linear(4, 3, rngs=nnx.Rngs(0)))
+    assert tract_nnx.apply_tract(model, layer="layers.1") == "layers.1"
+    assert tract_nnx.apply_tract(model, example_input=jnp.ones((2, 5))) == "layers.0"
+    layer = nnx.Linear(5, 4, rngs=nnx.Rngs(0))
+    assert tract_nnx.apply_tract(layer) == ""
+    assert type(layer) is tract_nnx.TrActLinear
+
+
+class Embedded(nnx.Module):
+    def __init__(self):
+        self.project = nnx.LinearGeneral(3, 4, rngs=nnx.Rngs(0))
+        self.head = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        return self.head(self.project(x))
+
+
+class Special(nnx.Conv):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "error", "message"),
+    [
+        (3, {}, TrActTypeError, "apply_tract takes a flax.nnx.Module"),
+        (Stem(nnx.Rngs(0)), {"lam": -1}, TrActValueError, "lam=-1 is out of range"),
+        (Stem(nnx.Rngs(0)), {"center": "x"}, TrActValueError, "center='x' is not accepted"),
+        (
+            Stem(nnx.Rngs(0)),
+            {"layer": "x"},
+            TrActValueError,
+            "has no layer 'x'; its layers are 'body'",
+        ),
+        (
+            nnx.Sequential(nnx.Linear(5, 4, rngs=nnx.Rngs(0))),
+            {},
+            FirstLayerNotFoundError,
+            "failed before any layer was reached|pass example_input=",
+        ),
+        (
+            nnx.Sequential(nnx.relu),
+            {},
+            FirstLayerNotFoundError,
+            "ran without reaching an nnx.Linear or nnx.Conv; pass example_input=",
+        ),
+        (
+            Embedded(),
+            {},
+            UnsupportedLayerError,
+            "takes an nnx.Linear or nnx.Conv; got LinearGeneral",
+        ),
+        (Special(3, 4, (3, 3), rngs=nnx.Rngs(0)), {}, UnsupportedLayerError, "got Special"),
+        (
+            tract_nnx.TrActConv(3, 4, (3, 3), rngs=nnx.Rngs(0)),
+            {},
+            UnsupportedLayerError,
+            r"TrActConv already trains with TrAct \(lam=0.1\)",
+        ),
+        (
+            nnx.Conv(3, 4, (3, 3), use_bias=False, rngs=nnx.Rngs(0)),
+            {"center": True},
+            UnsupportedLayerError,
+            "Conv has no bias, but center=True",
+        ),
+    ],
+)
+def test_a_model_that_cannot_be_changed_is_left_alone(model, options, error, message):
+    with pytest.raises(error, match=message):
+        tract_nnx.apply_tract(model, **options)
+    if isinstance(model, Stem):
+        assert type(model.stem) is nnx.Conv
+
+
+def test_layers_refuse_what_they_cannot_train():
+    x = jnp.ones((2, 8, 8, 3))
+    with pytest.raises(UnsupportedLayerError, match="has no bias, but center=True"):
+        tract_eqx.TrActLinear(3, 4, use_bias=False, center=True, key=KEY)
+    with pytest.raises(UnsupportedLayerError, match="has no bias, but center=True"):
+        tract_nnx.TrActLinear(3, 4, use_bias=False, center=True, rngs=nnx.Rngs(0))
+    with pytest.raises(UnsupportedLayerError, match="has no bias, but center=True"):
+        tract_linen.TrActDense(4, use_bias=False, center=True).init(KEY, x)
+    with pytest.raises(UnsupportedLayerError, match=r"input_dilation=2; TrAct takes 1\."):
+        tract_linen.TrActConv(4, (3, 3), input_dilation=2).init(KEY, x)
+    with pytest.raises(TrActValueError, match="lam=0 is out of range"):
+        tract_linen.TrActDense(4, lam=0).init(KEY, x)
+    layer = tract_nnx.TrActConv(3, 4, (3, 3), rngs=nnx.Rngs(0))
+    layer.lam = -1.0
+    with pytest.raises(TrActValueError, match=r"lam=-1\.0 is out of range"):
+        layer(x)
+
+
+def test_inference_needs_no_axis_and_no_second_moment():
+    x = jnp.ones((8, 8, 3))
+    layer = tract_nnx.TrActConv(3, 4, (3, 3), axis_name="batch", rngs=nnx.Rngs(0))
+    plain = nnx.Conv(3, 4, (3, 3), rngs=nnx.Rngs(0))
+    assert np.array_equal(layer(x), plain(x))
+    layer = tract_eqx.TrActConv2d(3, 4, 3, axis_name="batch", key=KEY)
+    assert np.array_equal(
+        layer(jnp.ones((3, 8, 8))), eqx.nn.Conv2d(3, 4, 3, key=KEY)(jnp.ones((3, 8, 8)))
+    )
+
+
+def test_masked_kernels_are_preconditioned_where_they_are_applied():
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((4, 8, 8, 3)), jnp.float32)
+    mask = jnp.zeros((3, 3, 3, 4)).at[1].set(1)
+    layer = tract_nnx.TrActConv(3, 4, (3, 3), mask=mask, rngs=nnx.Rngs(0))
+    grad = nnx.grad(lambda layer: (layer(x) ** 2).sum())(layer)["kernel"][...]
+    assert not grad[0].any()
+    assert grad[1].any()
+
+
+def test_scalar_inputs_of_equinox():
+    layer = tract_eqx.TrActLinear("scalar", 4, axis_name="batch", key=KEY)
+    grad = eqx.filter_grad(lambda one: jax.vmap(one, axis_name="batch")(jnp.arange(3.0)).sum())(
+        layer
+    )
+    assert_near(grad.weight, np.full((4, 1), 3 / (5 / 3 + 0.1)), 1e-6)
