@@ -22,7 +22,14 @@ from tools.start_times import write_start_times
 from tools.units_page import read_units, write_units
 from tools.when import write_when
 from trainact.errors import TrActValueError
-from trainact.lab.cost.bench import ZOO_FILE, describe_medians, read_zoo, render_zoo
+from trainact.lab.cost.bench import (
+    JAX_FILE,
+    ZOO_FILE,
+    describe_medians,
+    read_jax_bench,
+    read_zoo,
+    render_zoo,
+)
 from trainact.lab.cost.launches import METHODS
 from trainact.lab.cost.timing import CONTROL, REPEATS, WIDEST_CONTROL
 from trainact.lab.environment import describe_hardware
@@ -42,11 +49,16 @@ PAGES = (
     "docs/evidence.md",
     "docs/how-it-works.md",
     "docs/index.md",
+    "docs/jax.md",
     "docs/lab.md",
     "docs/reproduce.md",
     "docs/rivals.md",
     "docs/when.md",
 )
+
+
+PACKAGES = {"bench": ("torch", "torch_tract"), "bench-jax": ("jax", "flax")}
+"""What was measured, by the kind of record."""
 
 
 def fill_page(text: str, tables: dict[str, str]) -> str:
@@ -84,6 +96,7 @@ def make_tables(pages: evidence.Evidence, root: Path = ROOT) -> dict[str, str]:
         "bench-step": render_bench(record, "step"),
         "bench-launches": render_launches(record),
         "bench-made-with": describe_record(record),
+        **write_jax_bench(read_jax_bench(root / "results" / "bench" / JAX_FILE)),
         "bench-zoo": render_zoo(read_zoo(root / "results" / "bench" / ZOO_FILE)),
     }
 
@@ -98,13 +111,29 @@ def render_bench(record: dict[str, Any], section: str) -> str:
     """Return one section of a benchmark record as a Markdown table."""
     first = "extra work / plain step" if section == "step" else "trainact / plain"
     head = ["", "plain, ms", first, "torch_tract / plain", "extra memory / input"]
+    names = ["trainact", "torch_tract"]
+    if record.get("kind") == "bench-jax":
+        head.remove("torch_tract / plain")
+        names.remove("torch_tract")
     if section == "step":
         head.insert(3, "whole step / plain")
     has_control = any(f"{CONTROL}_over_plain" in row for row in record[section])
     if has_control:
         head.insert(2, "plain / plain")
-    rows = tuple(_render_row(row, section, has_control) for row in record[section])
+    rows = tuple(_render_row(row, section, names, has_control) for row in record[section])
     return render_markdown(Grid("", tuple(head), rows))
+
+
+def write_jax_bench(record: dict[str, Any] | None) -> dict[str, str]:
+    """Return the tables of ``trainact bench --jax``."""
+    names = ("bench-jax-layer", "bench-jax-step")
+    if record is None:
+        command = "trainact bench --jax --out results/bench"
+        return dict.fromkeys(names, "-") | {
+            "bench-jax-made-with": f"Not measured yet: run `{command}`."
+        }
+    tables = {name: render_bench(record, name.rsplit("-", 1)[1]) for name in names}
+    return tables | {"bench-jax-made-with": describe_record(record)}
 
 
 def render_launches(record: dict[str, Any]) -> str:
@@ -147,7 +176,7 @@ def describe_record(record: dict[str, Any]) -> str:
     environment = record["environment"]
     packages = ", ".join(
         f"{name} {environment['packages'][name]}"
-        for name in ("torch", "torch_tract")
+        for name in PACKAGES[record.get("kind", "bench")]
         if name in environment["packages"]
     )
     state = "" if environment["clean"] else " with uncommitted changes"
@@ -178,7 +207,9 @@ def _describe_load(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _render_row(row: dict[str, Any], section: str, has_control: bool) -> tuple[str, ...]:
+def _render_row(
+    row: dict[str, Any], section: str, names: Sequence[str], has_control: bool
+) -> tuple[str, ...]:
     cells = [row["name"], f"{row['plain_ms']['median']:.1f}"]
     noisy = row.get("noisy", False)
     if has_control:
@@ -187,7 +218,7 @@ def _render_row(row: dict[str, Any], section: str, has_control: bool) -> tuple[s
         extra = row["extra_over_plain"]
         percents = (100 * extra[key] for key in ("median", "low", "high"))
         cells.append("{:.2f} % [{:.2f}, {:.2f}]".format(*percents))
-    for name in ("trainact", "torch_tract"):
+    for name in names:
         cells.append(_render_ratio(row.get(f"{name}_over_plain"), noisy=noisy))
     cells.append(f"{row['extra_bytes'] / row['input_bytes']:.2f}")
     return tuple(cells)

@@ -51,3 +51,13 @@ def test_the_load_stands_below_the_table():
 
 def test_a_record_without_counts_says_how_to_get_them():
     assert pages.render_launches({}).startswith("Not counted yet: run `trainact bench --launches")
+
+
+def test_the_tables_of_jax_come_from_its_record():
+    assert "run `trainact bench --jax" in pages.write_jax_bench(None)["bench-jax-made-with"]
+    record = json.loads((pages.ROOT / "results" / "bench" / "bench.json").read_text())
+    record["kind"] = "bench-jax"
+    record["environment"]["packages"] |= {"jax": "1.2.3", "flax": "4.5.6"}
+    tables = pages.write_jax_bench(record)
+    assert "torch_tract" not in tables["bench-jax-layer"]
+    assert "jax 1.2.3, flax 4.5.6" in tables["bench-jax-made-with"]

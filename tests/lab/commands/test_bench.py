@@ -114,3 +114,41 @@ def test_bad_options_end_with_one_line_and_exit_code_2(arguments, message, capsy
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_jax_is_measured_on_the_same_layers(tmp_path, capsys):
+    for package in ("jaxlib", "flax", "optax"):
+        pytest.importorskip(package, reason=f"bench --jax needs {package}")
+    words = ["bench", "--jax", "--quick", "--out", str(tmp_path)]
+    assert cli.main([*words, "--sections", "layer", "--only", "cifar"]) == 0
+    record = json.loads((tmp_path / "jax.json").read_text())
+    assert record["kind"] == "bench-jax"
+    assert {"jax", "jaxlib", "flax", "torch"} <= set(record["environment"]["packages"])
+    assert [row["name"] for row in record["layer"]] == ["CIFAR 3x3", "CIFAR-ViT Linear"]
+    for row in record["layer"]:
+        assert row["trainact_over_plain"]["count"] == 5
+        assert 0 < row["extra_bytes"] <= 2.5 * row["input_bytes"]
+    assert "CIFAR 3x3" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_steps_of_jax_are_measured(tmp_path):
+    for package in ("jaxlib", "flax", "optax"):
+        pytest.importorskip(package, reason=f"bench --jax needs {package}")
+    words = ["bench", "--jax", "--quick", "--out", str(tmp_path), "--sections", "step"]
+    assert cli.main([*words, "--only", "ViT"]) == 0
+    record = json.loads((tmp_path / "jax.json").read_text())
+    assert [row["name"] for row in record["step"]] == ["ViT-S/16 at 224, batch 4"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--jax", "--zoo"], "--zoo and --jax do different things: choose one of them."),
+        (["--jax", "--compile"], "--jax always compiles, and runs on JAX's default device"),
+        (["--jax", "--device", "cuda"], "--jax always compiles, and runs on JAX's default device"),
+    ],
+)
+def test_options_that_do_not_go_with_jax_are_refused(words, message, capsys):
+    assert cli.main(["bench", *words]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())

@@ -17,6 +17,7 @@ __all__ = ["add_arguments", "run"]
 FOLDER = Path("bench")
 QUICK_SIZE = 128
 """Size of the large product of ``--calibrate --quick``."""
+MODES = ("zoo", "jax", "launches", "calibrate")
 DTYPES = ("float32", "bfloat16", "float64")
 
 
@@ -26,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sections", default=",".join(SECTIONS), help="what to measure (default: %(default)s)")
     add("--zoo", action="store_true", help="measure a training step of the 36 networks of the "
         "CIFAR-100 table instead; repeat the command to continue")  # fmt: skip
+    add("--jax", action="store_true", help="measure layers and steps compiled by JAX instead, on "
+        "its default device")  # fmt: skip
     add("--launches", action="store_true", help="count the operators of TrAct in a backward "
         "instead (on an accelerator, kernel launches); with --out, write them into that record"
     )  # fmt: skip
@@ -58,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     from trainact.lab.cost.bench import Bench
 
     device, dtype = _check_device(arguments.device), getattr(torch, arguments.dtype)
-    bench = Bench(
+    bench = (_find_jax_bench() if arguments.jax else Bench)(
         arguments.out or FOLDER,
         Console(),
         device,
@@ -79,14 +82,30 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_mode(arguments: argparse.Namespace) -> None:
-    modes = [f"--{name}" for name in ("zoo", "launches", "calibrate") if getattr(arguments, name)]
+    modes = [f"--{name}" for name in MODES if getattr(arguments, name)]
     if len(modes) > 1:
         raise TrActValueError(f"{' and '.join(modes)} do different things: choose one of them.")
+    if arguments.jax and (arguments.compile or arguments.device != "cpu"):
+        raise TrActValueError(
+            "--jax always compiles, and runs on JAX's default device: remove --compile and "
+            "--device (JAX_PLATFORMS chooses the device)."
+        )
     if arguments.model is not None and not arguments.launches:
         raise TrActValueError("--model belongs to --launches: add --launches.")
     if arguments.out is not None and (arguments.calibrate or arguments.model is not None):
         option = "--calibrate" if arguments.calibrate else "--launches --model"
         raise TrActValueError(f"{option} only prints and writes no record: remove --out.")
+
+
+def _find_jax_bench() -> "type[Bench]":
+    try:
+        from trainact.lab.cost.jax_bench import JaxBench
+    except ModuleNotFoundError as error:
+        raise TrActValueError(
+            f"--jax needs {error.name}, which is not installed: run pip install "
+            "'trainact[lab,jax]'."
+        ) from None
+    return JaxBench
 
 
 def _count_launches(arguments: argparse.Namespace, bench: "Bench") -> None:

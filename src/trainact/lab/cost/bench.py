@@ -42,20 +42,25 @@ from trainact.lab.models.networks import build_network
 from trainact.lab.paper.tables import list_networks
 
 __all__ = [
+    "JAX_FILE",
     "TABLE_NETWORKS",
     "ZOO_FILE",
     "Bench",
+    "Row",
     "describe_medians",
     "draw_growth",
+    "is_same_setup",
     "make_table",
     "read_bench",
+    "read_jax_bench",
     "read_zoo",
     "render_zoo",
+    "write_record",
 ]
 
 ROUNDS = {"layer": 61, "step": 15, "growth": 7, "zoo": 3}
 QUICK_ROUNDS = {"layer": 5, "step": 3, "growth": 3, "zoo": 3}
-FILE, ZOO_FILE = "bench.json", "zoo.json"
+FILE, JAX_FILE, ZOO_FILE = "bench.json", "jax.json", "zoo.json"
 ZOO_BATCH = 8
 MACHINE = ("processor", "accelerator", "device", "threads", "packages")
 """Fields of the environment that all rows of a zoo record share."""
@@ -96,7 +101,7 @@ class Bench:
             "quick": self.quick,
         }
         record = read_bench(path)
-        if record is None or not _is_same_setup(record, here):
+        if record is None or not is_same_setup(record, here):
             record = here
         cases: Sequence[Case]
         for section in sections:
@@ -108,17 +113,17 @@ class Bench:
                     rows = growth.setdefault(size, [])
                     for row in self._measure_missing(section, cases, self._measure_size, rows):
                         rows.append({size: named[row["name"]], **row})
-                        _write(record, path)
+                        write_record(record, path)
             else:
                 cases = LAYERS if section == "layer" else choose_networks(self.device)
                 rows = record.setdefault(section, [])
                 for row in self._measure_missing(section, cases, self._measure_ratios, rows):
                     rows.append(row)
-                    _write(record, path)
+                    write_record(record, path)
                 self.console.print(make_table(section, rows))
             if section == "layer":
                 record["launches"] = describe_launches(self.only)
-            _write(record, path)
+            write_record(record, path)
         if any(record.get("growth", {}).values()):
             for picture in draw_growth(record, self.folder):
                 self.console.print(f"wrote {picture}")
@@ -145,7 +150,7 @@ class Bench:
         for row in self._measure_missing("zoo", cases, self._measure_zoo_network, rows):
             rows.append(row)
             rows.sort(key=lambda row: TABLE_NETWORKS.index(row["name"]))
-            _write(record, path)
+            write_record(record, path)
         self.console.print(render_zoo(record), markup=False, highlight=False)
         self.console.print(f"wrote {path}")
         return record
@@ -161,7 +166,7 @@ class Bench:
         path = self.folder / FILE
         record = read_bench(path) or self._begin_record("bench")
         record["launches"] = describe_launches(self.only)
-        _write(record, path)
+        write_record(record, path)
         self.console.print(f"wrote {path}")
         rows: list[Row] = record["launches"]["stems"]
         return rows
@@ -293,6 +298,11 @@ def read_zoo(path: Path) -> dict[str, Any] | None:
     return _read(path, "bench-zoo", "trainact bench --zoo")
 
 
+def read_jax_bench(path: Path) -> dict[str, Any] | None:
+    """Return the record of ``trainact bench --jax``; otherwise like :func:`read_bench`."""
+    return _read(path, "bench-jax", "trainact bench --jax")
+
+
 def _read(path: Path, kind: str, command: str) -> dict[str, Any] | None:
     if not path.exists():
         return None
@@ -318,7 +328,7 @@ def _has_rows(record: dict[str, Any]) -> bool:
     )
 
 
-def _is_same_setup(record: dict[str, Any], here: dict[str, Any]) -> bool:
+def is_same_setup(record: dict[str, Any], here: dict[str, Any]) -> bool:
     """Return whether a record was made with the same code, settings and machine."""
     before, now = record["environment"], here["environment"]
     settings = ("dtype", "interval", "compiled", "quick")
@@ -343,7 +353,8 @@ def _check_machine(record: dict[str, Any], here: dict[str, Any], path: Path) -> 
         )
 
 
-def _write(record: dict[str, Any], path: Path) -> None:
+def write_record(record: dict[str, Any], path: Path) -> None:
+    """Write a record at once, so that an interruption leaves the old or the new one."""
     write_atomically(path, f"{json.dumps(record, indent=1)}\n".encode())
 
 
