@@ -16,8 +16,12 @@ NEEDS = {
     "timm_training.py": ("timm", "torchvision"),
     "lightning_training.py": ("lightning",),
     "huggingface_training.py": ("transformers", "accelerate"),
+    "jax_nnx.py": ("jaxlib", "flax", "optax", "skimage"),
 }
-OPTIONS = {"timm_training.py": ["--epochs", "3", "--steps", "6", "--pixels", "32"]}
+OPTIONS = {
+    "timm_training.py": ["--epochs", "3", "--steps", "6", "--pixels", "32"],
+    "jax_nnx.py": ["--steps", "20"],
+}
 NOTEBOOK = EXAMPLES / "own_images.ipynb"
 SHORT = 'MODEL = "timm:test_resnet"\nEPOCHS, SEEDS = "2", "0-1"\n'
 """Settings for the test, after those of the notebook."""
