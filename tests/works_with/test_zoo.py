@@ -1,5 +1,6 @@
 """The models of timm, torchvision and transformers: a sample of the page docs/zoo.md."""
 
+import importlib.metadata
 from pathlib import Path
 
 import pytest
@@ -43,13 +44,18 @@ def page() -> str:
     return PAGE.read_text()
 
 
+def is_of_this_timm(page: str) -> bool:
+    """Return whether the installed timm wrote the page; models change from version to version."""
+    return f" timm {importlib.metadata.version('timm')}," in page
+
+
 @pytest.mark.parametrize("reference", mark_slow(SAMPLE, fast=4))
 def test_the_page_says_what_a_search_finds_today(reference, page):
     source, name = reference.split(":")
     if source == "timm" and name not in list_names("timm"):
         pytest.skip("this version of timm does not have it")
     row = zoo.examine(reference)
-    assert str(row) in page.splitlines()
+    assert str(row) in page.splitlines() or not is_of_this_timm(page)
     assert row.agrees or row.model in zoo.DIFFERENCES
 
 
@@ -61,7 +67,7 @@ def test_the_page_explains_its_columns(page):
 def test_the_page_has_every_family_of_timm(page):
     import timm
 
-    if f" timm {timm.__version__}," not in page:
+    if not is_of_this_timm(page):
         pytest.skip("the page is of another version of timm")
     modules = {timm.models._registry._model_to_module[name] for name in zoo.TIMM_SMALLEST}
     assert modules == set(timm.list_modules())
