@@ -3,8 +3,10 @@
 import doctest
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +50,17 @@ def test_doctests(name):
     for package in ("flax", "equinox"):
         pytest.importorskip(package, reason=f"needs {package}")
     assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_the_snippets_of_the_page_run_in_order():
+    for package in ("flax", "equinox"):
+        pytest.importorskip(package, reason=f"needs {package}")
+    page = Path(__file__).parents[2] / "docs" / "jax.md"
+    snippets = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+    assert len(snippets) == 4
+    namespace: dict[str, object] = {"__name__": "page"}
+    for snippet in snippets:
+        exec(compile(snippet, str(page), "exec"), namespace)
+    assert namespace["z"].shape == (32, 16, 32, 32)
+    assert namespace["gradient"].shape == (3, 3, 3, 16)
+    assert set(namespace["variables"]["params"]) == {"Conv_0", "Dense_0"}
