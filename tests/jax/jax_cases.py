@@ -15,7 +15,7 @@ import torch
 from hypothesis import strategies as st
 from torch import nn
 
-from trainact import reference
+from trainact import TrAct, reference
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
@@ -133,6 +133,14 @@ class Geometry:
         grads = reference.tract_gradients_of_layer(layer, x, grad_z, lam, **options)
         weight, bias = (grad.detach() for grad in grads)
         return weight.movedim((0, 1), (-1, -2)).numpy(), bias.numpy()
+
+    def train_core(self, lam: float, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the gradients of the PyTorch core in float32, in the layout of JAX."""
+        plain, x = self.torch_layer()
+        layer = TrAct(plain.float(), lam, **options)
+        grad_z = torch.from_numpy(self.values["grad_z"]).float()
+        layer(x.float()).backward(grad_z.movedim(-1, 1) if self.kernel else grad_z)
+        return layer.weight.grad.movedim((0, 1), (-1, -2)).numpy(), layer.bias.grad.numpy()
 
     def expected_moment(self) -> np.ndarray:
         """Return xᵀx/b from rows that the reference cuts out one by one."""

@@ -155,6 +155,14 @@ def test_options_are_those_of_the_core(kind, center, relative):
     check_layer(kind, GEOMETRIES["conv-3x3-same"], 0.1, center, relative)
 
 
+@pytest.mark.parametrize("name", ["dense", "conv-7x7-stride-2"])
+@pytest.mark.parametrize("kind", RUNS)
+def test_float32_agrees_with_the_core(kind, name):
+    geometry = GEOMETRIES[name]
+    _, *grads = RUNS[kind](geometry, *as_jax(geometry, jnp.float32), center=True)
+    assert_gradients(grads, geometry.train_core(0.1, center=True), geometry, 0.1, 1e-5)
+
+
 CASES = (st.sampled_from(list(RUNS)), geometries(2), st.sampled_from(OPTIONS))
 
 
