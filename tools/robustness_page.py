@@ -32,20 +32,23 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _write_files(record: Mapping[str, Any]) -> str:
     """Return how many damaged files of each kind were read and refused."""
-    rows = [(row["kind"], *(row[key] for key in FILES)) for row in record["rows"]]
-    rows.append(("all", *(sum(row[at] for row in rows) for at in range(1, len(FILES) + 1))))
-    return _render(("files", *FILES), rows, record)
+    rows = [[row["kind"], *(row[key] for key in FILES)] for row in record["rows"]]
+    return _render(("files", *FILES), [*rows, _sum(rows)], record)
 
 
 def _write_deaths(record: Mapping[str, Any]) -> str:
     """Return how often each command was killed or had no disk, and which records were equal."""
     killed = [row for row in record["rows"] if "command" in row]
-    rows = [(f"`{row['command']}`", row["kills"], row["runs"], row["equal"]) for row in killed]
-    rows.append(("all", *(sum(row[at] for row in rows) for at in range(1, 4))))
-    table = render_markdown(_make_grid(("command", "kills", "runs", "equal records"), rows))
+    rows = [[f"`{row['command']}`", row["kills"], row["runs"], row["equal"]] for row in killed]
+    head = ("command", "kills", "runs", "equal records")
+    table = render_markdown(_make_grid(head, [*rows, _sum(rows)]))
     disks = [(row["fault"], *(row[key] for key in ("cases", "refused", "equal")))
              for row in record["rows"] if "fault" in row]  # fmt: skip
     return f"{table}\n\n" + _render(("disk", "cases", "refused", "equal records"), disks, record)
+
+
+def _sum(rows: Sequence[Sequence[Any]]) -> list[Any]:
+    return ["all", *(sum(column) for column in list(zip(*rows, strict=True))[1:])]
 
 
 def _render(head: Sequence[str], rows: Sequence[Sequence[Any]], record: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ Only numpy arrays and plain data are unpickled; no other code is run.
 
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -54,15 +54,18 @@ def _read_batch(file: Path) -> tuple[Tensor, Tensor]:
     labels = content.get("labels", content.get("fine_labels"))
     data = content.get("data")
     kind = getattr(data, "shape", None), str(getattr(data, "dtype", None))
-    whole = isinstance(labels, list) and all(
-        type(label) is int and 0 <= label < MOST_CLASSES for label in labels
-    )
-    if not whole or kind != ((len(labels), 3072), "uint8"):
+    if not _are_labels(labels) or kind != ((len(labels), 3072), "uint8"):
         raise DataError(
             f"{file} is not a batch of images: it must hold uint8 data [N, 3072] and as many "
             f"labels or fine_labels, whole numbers; it holds {', '.join(content)}."
         )
     return torch.tensor(data).reshape(-1, 3, 32, 32), torch.tensor(labels)
+
+
+def _are_labels(values: Any) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and all(
+        type(value) is int and 0 <= value < MOST_CLASSES for value in values
+    )
 
 
 def _read_files(files: list[Path]) -> ImageTensor:
