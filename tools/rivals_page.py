@@ -208,15 +208,19 @@ def _describe_verdict(results: Sequence[RecipeResult]) -> str:
     if not over:
         return NO_RECORD
     won = [name for name, difference in over.items() if _wins(difference)]
-    seeds = min(difference.n for difference in over.values())
-    verdict = "the rule is met" if len(won) >= NEEDED else "the rule is not met"
-    if seeds < SEEDS or len(over) < len(RECIPES):
+    complete = [name for name, difference in over.items() if difference.n >= SEEDS]
+    settled = [name for name in won if name in complete]
+    if len(settled) >= NEEDED:
+        verdict = "the rule is met"
+    elif len(complete) == len(RECIPES):
+        verdict = "the rule is not met"
+    else:
         verdict = f"the rule is not decided before all recipes have {count(SEEDS, 'seed')}"
     where = f" ({', '.join(won)})" if won else ""
     return (
         f"`{BEST}` is better than `{TRACT}`, with its 95 % interval above 0, on {len(won)} of the "
-        f"{count(len(over), 'recipe')} run so far{where}, with {count(seeds, 'seed')} or more on "
-        f"each: {verdict}."
+        f"{count(len(over), 'recipe')} run so far{where}; {len(settled)} of these have "
+        f"{count(SEEDS, 'seed')}: {verdict}."
     )
 
 
