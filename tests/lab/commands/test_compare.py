@@ -45,8 +45,10 @@ def test_the_same_command_again_runs_nothing_and_a_further_seed_only_itself(tmp_
     _, _, err = compare(capsys, *options, "--seeds", "0-1")
     assert "epoch" not in err
     _, out, err = compare(capsys, *options, "--seeds", "0-2")
-    assert err.count("epoch 1/1") == 2
+    assert err.count("epoch 1/1") == 3
     assert " 3 " in out
+    assert "TrAct λ=0.1" in out
+    assert any(tmp_path.glob("runs/eigen+tract-0.1-*/record.json"))
 
 
 def test_jobs_side_by_side_give_the_same_numbers(tmp_path, capsys):

@@ -23,7 +23,10 @@ def ask(command, *words):
     parser = argparse.ArgumentParser(f"trainact {command}")
     module.add_arguments(parser)
     arguments = parser.parse_intermixed_args(words)
-    fields = [module._read_fields(arguments)] if command == "compare" else []
+    fields = []
+    if command == "compare":
+        arguments.arms = arguments.arms or module.ARMS
+        fields = [module._read_fields(arguments)]
     return module.read_experiments(arguments, *fields)
 
 
@@ -55,7 +58,7 @@ def test_compare_has_the_recipes_learning_rate_at_each_budget():
 def test_all_commands_make_the_same_runs_of_a_recipe():
     words = ["--epochs", "90", "--seeds", "0", "data.workers=3"]
     ways = [
-        compare("imagenet-resnet18", *words, "--lam", "0.05,0.1,0.2"),
+        compare("imagenet-resnet18", *words, "--arms", "plain,tract", "--lam", "0.05,0.1,0.2"),
         run("imagenet-resnet18", *words),
         ask("tune", "imagenet-resnet18", *words)[0],
     ]
@@ -177,7 +180,7 @@ def test_what_does_not_apply_to_a_recipe_is_refused(words, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["tract.lam=3"], "the arms tract-0.1 of photos set tract.lam"),
+        (["tract.lam=3"], r"the arms tract-0.1, eigen\+tract-0.1 of photos set tract.lam"),
         (["--lr", "1", "optimizer.lr=2"], "optimizer.lr is set twice: to 1.0 and to '2'"),
         (["--recipe", "cifar100-table"], "has milestones for 200, 133 epochs and not for 1"),
         (["--recipe", "transfer-cars"], "use 'trainact run transfer-cars'"),

@@ -19,6 +19,9 @@ from trainact.lab.schema import parse_positive_numbers, parse_whole_numbers
 __all__ = ["add_arguments", "run"]
 
 DEFAULT_RECIPE = "photos"
+ARMS = "plain,tract,eigen+tract"
+SCRIPT_ARMS = "plain,tract"
+"""Default arms of a script, which may not pass the images that ``eigen`` needs."""
 DEFAULT_LR = {"sgd": 0.08, "adam": 1e-3, "adamw": 1e-3, "lamb": 4e-3}
 """Learning rates if the command line names an optimizer and no learning rate."""
 
@@ -61,9 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                          "help": "budgets, each with its full schedule (default: %(default)s)"},
             "--seeds": {"default": "0-2",
                         "help": "seeds, such as 0-4 or 0,1,2 (default: %(default)s)"},
-            "--arms": {"default": "plain,tract",
-                       "help": "arms such as plain, tract, lr=3, eigen+tract, eigen+frozen; see "
-                       "docs/lab.md (default: %(default)s)"},
+            "--arms": {"help": "arms such as plain, tract, lr=3, eigen+tract, eigen+frozen; see "
+                       f"docs/lab.md (default: {ARMS}; with --script: {SCRIPT_ARMS})"},
             "--lam": {"default": f"{DEFAULT_LAM:g}"},
             "--out": {"default": Path("trainact-compare")},
         },
@@ -98,6 +100,7 @@ def _plan(arguments: argparse.Namespace) -> list[Recipe]:
     """Return the recipes of all runs."""
     if arguments.rest:
         raise TrActValueError("arguments after -- are those of a script; give --script FILE.")
+    arguments.arms = arguments.arms or ARMS
     experiments = read_experiments(arguments, _read_fields(arguments))
     if len(experiments) > 1:
         raise TrActValueError(
@@ -118,6 +121,7 @@ def _plan_script(arguments: argparse.Namespace) -> list[Recipe]:
         )
     if count_ranks() > 1:
         raise TrActValueError("--script does not work under torchrun: each run has one process.")
+    arguments.arms = arguments.arms or SCRIPT_ARMS
     recipe = make_script_recipe(arguments.script, arguments.rest)
     lams = parse_positive_numbers(arguments.lam, "--lam")
     arms = parse_arms(arguments.arms.split(","), lams)
