@@ -18,16 +18,7 @@ from sudden_deaths import COMMANDS, EXPERIMENT, RUN, Campaign, read_results
 
 pytestmark = pytest.mark.slow
 KILLS = dict(zip(COMMANDS, (13, 13, 12, 12) if THOROUGH else (2, 2, 1, 1), strict=True))
-DISKS = 10 if THOROUGH else 2
-
-
-@pytest.fixture(scope="module")
-def figures():
-    """Figures of every test, written to the record of ``make test-thorough``."""
-    found: list[dict] = []
-    yield found
-    if THOROUGH and len(found) == len(COMMANDS) + 2:
-        write_figures("deaths", found)
+DISKS = 6 if THOROUGH else 2
 
 
 @pytest.fixture
@@ -40,12 +31,12 @@ def short_folder(monkeypatch):
 
 @pytest.mark.usefixtures("short_folder")
 @pytest.mark.parametrize("name", list(COMMANDS))
-def test_a_killed_command_ends_with_the_same_records(name, tmp_path, figures):
+def test_a_killed_command_ends_with_the_same_records(name, tmp_path):
     if "ray" in name and importlib.util.find_spec("ray") is None:
         pytest.skip("needs the extra 'ray'")
     campaign = Campaign(name, tmp_path, Random(name))
     found = campaign.kill(KILLS[name])
-    figures.append(found)
+    write_figures("kills", [found])
     assert found["kills"] == KILLS[name]
     assert found["equal"] == found["runs"]
 
@@ -80,7 +71,7 @@ def disks(tmp_path_factory):
     return whole, disturb
 
 
-def test_a_full_disk_is_one_message_and_loses_no_run(disks, figures):
+def test_a_full_disk_is_one_message_and_loses_no_run(disks):
     whole, disturb = disks
     draw = Random(0)
     cases = [("full", 4096 * draw.randint(0, 20), 1 + at % 2) for at in range(DISKS)]
@@ -92,11 +83,12 @@ def test_a_full_disk_is_one_message_and_loses_no_run(disks, figures):
     refused = sum(end["code"] != 0 for end, _ in ends)
     assert refused
     equal = sum(results == whole for _, results in ends)
-    figures.append({"fault": "full disk", "cases": DISKS, "refused": refused, "equal": equal})
+    row = {"disk": "full", "cases": DISKS, "refused": refused, "equal": equal}
+    write_figures("disks", [row])
     assert equal == DISKS
 
 
-def test_a_read_only_folder_is_one_message(disks, figures):
+def test_a_read_only_folder_is_one_message(disks):
     whole, disturb = disks
     ends = disturb([("read-only", 0, 1), ("read-only", 0, 2)])
     for end, _ in ends:
@@ -105,7 +97,6 @@ def test_a_read_only_folder_is_one_message(disks, figures):
         assert "Read-only file system" in end["said"]
         assert end["again"] == 0, end["then_said"]
     equal = sum(results == whole for _, results in ends)
-    figures.append(
-        {"fault": "read-only folder", "cases": len(ends), "refused": len(ends), "equal": equal}
-    )
+    row = {"disk": "read-only", "cases": len(ends), "refused": len(ends), "equal": equal}
+    write_figures("disks", [row])
     assert equal == len(ends)
