@@ -1,4 +1,4 @@
-"""README's first picture and its numbers: accuracy over epochs, plain against TrAct."""
+"""README's first picture and its numbers: accuracy over epochs, plain and with TrAct."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +33,8 @@ SHOWN = {
 ON_GITHUB = "https://github.com/trainact/trainact/raw/main/docs/pictures"
 """The folder of the picture, for README on PyPI."""
 TRACT = f"tract-{DEFAULT_LAM:g}"
+WORDS = {TRACT: "TrAct", f"eigen+{TRACT}": "TrAct from a whitened start"}
+"""The arms of the picture beside plain training, and what they are called."""
 
 
 def write_opening(evidence: Evidence) -> dict[str, str]:
@@ -60,7 +62,7 @@ def draw_opening(evidence: Evidence, folder: Path) -> None:
         figure = Figure(figsize=(3.0 * len(pages), 2.7), layout="constrained")
         axes = figure.subplots(1, len(pages), squeeze=False)[0]
         for axis, (name, page) in zip(axes, pages.items(), strict=True):
-            _draw_panel(axis, *_read(page))
+            _draw_panel(axis, page)
             axis.set_title(SHOWN[name], fontsize=11)
         axes[0].set_ylabel("test accuracy, %")
         axes[0].legend(frameon=False, loc="lower right")
@@ -81,25 +83,30 @@ def _find_differences(answers: Answers) -> list[Difference]:
     return [difference for difference in answers.differences if difference.arm.name == TRACT]
 
 
-def _read(page: ExperimentPage) -> tuple[Answers, Difference]:
-    """Return the answers, and TrAct's difference to plain at the largest budget."""
+def _read(page: ExperimentPage) -> dict[str, Difference]:
+    """Return the differences to plain at TrAct's largest budget, by arm, of the same seeds."""
     assert page.answers is not None
-    return page.answers, max(_find_differences(page.answers), key=lambda found: found.budget)
+    tract = max(_find_differences(page.answers), key=lambda found: found.budget)
+    found = {d.arm.name: d for d in page.answers.differences if d.budget == tract.budget}
+    return {name: found[name] for name in WORDS if name in found and found[name].n == tract.n}
 
 
-def _draw_panel(axis: Axes, answers: Answers, difference: Difference) -> None:
-    seeds = {seed for seed, _ in difference.per_seed}
+def _draw_panel(axis: Axes, page: ExperimentPage) -> None:
+    differences = _read(page)
+    seeds = {seed for seed, _ in differences[TRACT].per_seed}
     styles: dict[str, dict[str, Any]] = {
-        BASELINE: {"color": "#333333", "linestyle": "--", "label": "plain"},
-        TRACT: {"color": COLOURS[0], "label": f"TrAct, λ = {DEFAULT_LAM:g}"},
+        BASELINE: {"color": "#333333", "linestyle": "--", "label": "plain"}
     }
-    for arm in (arm for arm in answers.arms if arm.name in styles):
+    for colour, name in zip(COLOURS, differences, strict=False):
+        styles[name] = {"color": colour, "label": WORDS[name]}
+    assert page.answers is not None
+    for name, style in styles.items():
         runs = [
             run
-            for run in answers.runs
-            if (run.arm, run.budget) == (arm, difference.budget) and run.seed in seeds
+            for run in page.answers.runs
+            if (run.arm.name, run.budget) == (name, differences[TRACT].budget) and run.seed in seeds
         ]
-        _draw_arm(axis, runs, styles[arm.name])
+        _draw_arm(axis, runs, style)
     axis.set_xlabel("epoch")
     axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axis.grid(alpha=0.3)
@@ -116,19 +123,21 @@ def _draw_arm(axis: Axes, runs: Sequence[FinishedRun], style: dict[str, Any]) ->
 
 def _describe(pages: dict[str, ExperimentPage]) -> str:
     """Return data, seeds and differences in a few sentences."""
-    found = {name: _read(page)[1] for name, page in pages.items()}
+    found = {name: _read(page) for name, page in pages.items()}
     data = join_distinct(
         [describe_data(record["data"]) for page in pages.values() for record in page.study.records]
     )
-    seeds = join_distinct([count(difference.n, "seed") for difference in found.values()])
-    results = ", ".join(
-        f"{format_difference(difference)} ({SHOWN[name]}, {count_epochs(difference.budget)})"
-        for name, difference in found.items()
+    seeds = join_distinct([count(arms[TRACT].n, "seed") for arms in found.values()])
+    results = "\n".join(
+        f"- {SHOWN[name]}, {count_epochs(arms[TRACT].budget)}: "
+        + ", ".join(f"{WORDS[arm]} {format_difference(arms[arm])}" for arm in arms)
+        for name, arms in found.items()
     )
     return (
         f"Test accuracy on {data}, {seeds}; lines are means, bands the range of the seeds. "
-        f"Difference to plain training in percentage points [95 % interval]: {results}. Networks "
-        "and budgets are small enough for a CPU, and the learning rate is tuned for plain training."
+        "Networks and budgets are small enough for a CPU, and the learning rate is tuned for plain "
+        "training. Difference to plain training in percentage points [95 % interval]:\n\n"
+        f"{results}"
     )
 
 

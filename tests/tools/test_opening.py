@@ -37,10 +37,23 @@ def test_the_numbers_are_those_of_the_largest_budget(results):
     ]
     texts = write_opening(evidence)
     assert f"{found.mean:+.2f} [{found.low:.2f}, {found.high:.2f}]" in texts["opening"]
-    assert f"({SHOWN[NAME]}, 4 epochs)" in texts["opening"]
+    assert f"- {SHOWN[NAME]}, 4 epochs: TrAct +" in texts["opening"]
+    assert "whitened" not in texts["opening"]
     assert "2 seeds" in texts["opening"]
     assert f"]({ON_GITHUB}/{FILE})" in texts["opening"]
     assert texts["opening"].replace(ON_GITHUB, "pictures") == texts["opening-here"]
+
+
+def test_a_whitened_start_is_shown_if_it_has_the_same_seeds(results):
+    write_study(results / NAME, arms=("eigen+tract-0.1",), budgets=(4,), seeds=(0,))
+    assert "whitened" not in write_opening(read_evidence(results))["opening"]
+    write_study(results / NAME, arms=("eigen+tract-0.1",), budgets=(4,), seeds=(0, 1))
+    (line,) = [
+        line
+        for line in write_opening(read_evidence(results))["opening"].splitlines()
+        if line.startswith(f"- {SHOWN[NAME]}")
+    ]
+    assert ", TrAct from a whitened start " in line
 
 
 def test_other_records_make_the_picture_stale(results, tmp_path):
