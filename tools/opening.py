@@ -59,13 +59,14 @@ def draw_opening(evidence: Evidence, folder: Path) -> None:
     """Draw a panel for each recipe: means as lines, the range of the seeds as a band."""
     pages = _select(evidence)
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(3.0 * len(pages), 2.7), layout="constrained")
+        figure = Figure(figsize=(3.0 * len(pages), 3.0), layout="constrained")
         axes = figure.subplots(1, len(pages), squeeze=False)[0]
         for axis, (name, page) in zip(axes, pages.items(), strict=True):
             _draw_panel(axis, page)
             axis.set_title(SHOWN[name], fontsize=11)
         axes[0].set_ylabel("test accuracy, %")
-        axes[0].legend(frameon=False, loc="lower right")
+        arms = axes[0].get_legend_handles_labels()
+        figure.legend(*arms, loc="outside lower center", ncols=3, frameon=False)
     write_atomically(folder / FILE, export_picture(figure, "png", _hash(pages)))
 
 
