@@ -2,8 +2,8 @@
 
 The columns of pixels that patches share are multiplied once for each distance, and not once for
 each pair of kernel positions at this distance. Blocks of a few columns of pixels are unfolded along
-the height alone. Each is multiplied with itself and with the blocks that a patch can reach to its
-left. Nothing is subtracted, so no digits cancel.
+the height alone. Each is multiplied with itself and with the blocks to its right that a patch can
+reach. Nothing is subtracted, so no digits cancel.
 """
 
 from typing import NamedTuple
@@ -73,9 +73,9 @@ def sum_by_columns(x: jax.Array, patches: Patches, dtype: jnp.dtype) -> jax.Arra
         window = jnp.concatenate([window, unfold_block(block + reach - 1)], 1)
         left, right = window[:, 0], window.reshape(samples * lines, reach * inner)
         product = jnp.matmul(left.T, right, precision=lax.Precision.HIGHEST)
-        return (total + _collect(product, uses), window[:, 1:]), None
+        return (total + collect(product, uses), window[:, 1:]), None
 
-    def _collect(product: jax.Array, uses: jax.Array) -> jax.Array:
+    def collect(product: jax.Array, uses: jax.Array) -> jax.Array:
         """Return products of columns by the left one's place in the kernel and their distance."""
         shape = (kernel, columns, channels, reach, kernel, columns, channels)
         by_column = product.reshape(shape).transpose(1, 0, 2, 3, 5, 4, 6)
