@@ -86,3 +86,16 @@ def test_a_missing_transformers_names_its_extra(monkeypatch, capsys):
     monkeypatch.setattr(cli.importlib, "import_module", refuse)
     assert cli.main(["inspect", "hf:vit"]) == 2
     assert "pip install 'trainact[all]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("code", "left"), [(0, [True]), (1, [])])
+def test_a_command_that_ends_well_leaves_the_other_ranks(monkeypatch, code, left):
+    import torch.distributed as dist
+
+    found = []
+    monkeypatch.setattr(cli, "main", lambda: code)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: found.append(True))
+    with pytest.raises(SystemExit, match=str(code)):
+        cli.start()
+    assert found == left
