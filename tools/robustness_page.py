@@ -36,10 +36,11 @@ def _write(results: Path, name: str, keys: tuple[str, ...]) -> str:
         (str(row[0]), *(f"{number:,}" for number in row[1:])) for row in [*rows, _sum(rows)]
     )
     environment = record["environment"]
+    commits = {str(row.get("commit", environment["commit"]))[:10] for row in record["rows"]}
     state = "" if environment["clean"] else " with uncommitted changes"
     return (
         f"{render_markdown(Grid('', keys, shown))}\n\n"
-        f"{environment['date'][:10]}, commit {str(environment['commit'])[:10]}{state}, Python "
+        f"{environment['date'][:10]}, commit {' and '.join(sorted(commits))}{state}, Python "
         f"{environment['python']}, torch {environment['packages']['torch']}, "
         f"{describe_hardware(environment)}."
     )

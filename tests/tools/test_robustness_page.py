@@ -31,8 +31,10 @@ def test_the_last_row_is_the_sum(tmp_path):
 
 
 def test_kills_and_disks_have_a_table_each(tmp_path):
-    write(tmp_path, "kills", [{"command": "trainact compare", "kills": 13, "runs": 8, "equal": 8}])
+    kills = {"command": "trainact compare", "kills": 13, "runs": 8, "equal": 8}
+    write(tmp_path, "kills", [kills, kills | {"commit": "fedcba9876543210"}])
     write(tmp_path, "disks", [{"disk": "full", "cases": 6, "refused": 5, "equal": 6}])
     text = write_robustness(tmp_path)
     assert "| trainact compare | 13 | 8 | 8 |" in text["robustness-kills"]
+    assert "commit 0123456789 and fedcba9876, Python" in text["robustness-kills"]
     assert "| full | 6 | 5 | 6 |" in text["robustness-disks"]
