@@ -133,6 +133,18 @@ def test_the_wheel_imports_in_an_empty_environment(distributions, tmp_path):
     )
     shown = subprocess.check_output([python, "-I", "-c", code], text=True, cwd=tmp_path)
     assert str(tmp_path) in shown
+    command = [python.parent / "trainact", "--help"]
+    assert "commands:" in subprocess.check_output(command, text=True, cwd=tmp_path)
+
+
+def test_the_wheel_has_every_file_of_the_package(distributions):
+    (wheel,) = distributions.glob("*.whl")
+    files = (
+        path for path in SOURCE.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    )
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if name.startswith("trainact/")}
+    assert packed == {str(path.relative_to(SOURCE.parent)) for path in files}
 
 
 def test_the_core_needs_torch_alone_and_takes_the_one_that_is_there(distributions):

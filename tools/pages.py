@@ -20,6 +20,7 @@ from tools.rivals_page import read_rivals, write_rivals
 from tools.robustness_page import write_robustness
 from tools.start_times import write_start_times
 from tools.units_page import read_units, write_units
+from tools.versions import write_versions
 from tools.when import write_when
 from trainact.errors import TrActValueError
 from trainact.lab.cost.bench import (
@@ -54,6 +55,7 @@ PAGES = (
     "docs/reproduce.md",
     "docs/rivals.md",
     "docs/when.md",
+    "docs/works-with.md",
 )
 
 
@@ -92,6 +94,7 @@ def make_tables(pages: evidence.Evidence, root: Path = ROOT) -> dict[str, str]:
         "arms": render_arms(),
         **write_fast_run(root / "results"),
         **write_start_times(root / "results"),
+        **write_versions(root / "results"),
         "bench-layer": render_bench(record, "layer"),
         "bench-step": render_bench(record, "step"),
         "bench-launches": render_launches(record),
