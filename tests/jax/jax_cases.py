@@ -224,3 +224,13 @@ def as_jax(geometry: Geometry, dtype: Any) -> tuple[Any, ...]:
     return tuple(
         jnp.asarray(geometry.values[name], dtype) for name in ("x", "weight", "bias", "grad_z")
     )
+
+
+def count_operators(text: str) -> dict[str, int]:
+    """Return how often each operator occurs in a compiled program."""
+    names = [
+        line.split(" = ", 1)[1].split("(", 1)[0].split()[-1]
+        for line in text.splitlines()
+        if " = " in line
+    ]
+    return {name: names.count(name) for name in set(names)}

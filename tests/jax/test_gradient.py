@@ -117,6 +117,19 @@ def test_lam_may_be_an_array():
     assert_near(grad(jnp.float32(0.3)), expected, 1e-6)
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_the_solve_has_the_wider_dtype(dtype):
+    x, weight, *_ = as_jax(DENSE, jnp.float32)
+    moment = second_moment(x).astype(dtype)
+    with jax.enable_x64(True):
+        wide = jnp.asarray(weight, jnp.float64 if dtype == jnp.float32 else jnp.float32)
+        grad = jax.grad(lambda w: (tract_weight(w, moment) * wide).sum())(wide)
+    assert grad.dtype == wide.dtype
+    matrix = np.asarray(moment[0], np.float64) + 0.1 * np.eye(6)
+    exact = np.linalg.solve(matrix, np.asarray(weight, np.float64))
+    assert_near(grad, exact, 1e-12 if wide.dtype == jnp.float64 else 1e-5)
+
+
 def test_rows_without_a_scale_give_no_step_if_lam_is_relative():
     x, weight = jnp.full((10, 4), 3.0), jnp.ones((4, 2))
     moment = second_moment(x, center=True)
@@ -151,6 +164,7 @@ W, S, C = jnp.ones((4, 2)), jnp.ones((1, 4, 4)), second_moment(jnp.ones((3, 4)),
             TrActValueError,
             r"lam=0.0 is out of range; use a positive finite number",
         ),
+        ((W, S, jnp.ones(1)), {}, TrActValueError, r"lam= has the shape \(1,\); use one number"),
         ((W, S, "0.1"), {}, TrActTypeError, "lam='0.1' is a str"),
         ((W, S), {"center": "mean"}, TrActValueError, "center='mean' is not accepted"),
         ((W, S), {"relative": 1}, TrActTypeError, "relative=1 is not accepted"),

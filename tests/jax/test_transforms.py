@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
+from jax.sharding import AxisType, PartitionSpec
 
-from jax_cases import assert_near
+from jax_cases import assert_near, count_operators
+from trainact.errors import TrActValueError
 from trainact.jax import second_moment, tract_weight
 
 RANDOM = np.random.default_rng(0)
@@ -43,6 +45,49 @@ def test_an_ensemble_has_a_second_moment_each():
     grads = jax.vmap(jax.grad(loss), (0, 0, None))(weights, images, TARGETS)
     for grad, weight, some in zip(grads, weights, images, strict=True):
         assert_near(grad, jax.grad(loss)(weight, some), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda mapped: jax.grad(lambda weight: mapped(weight).sum()),
+        lambda mapped: jax.grad(lambda weight: jax.jit(mapped)(weight).sum()),
+        lambda mapped: jax.jit(jax.grad(lambda weight: jax.checkpoint(mapped)(weight).sum())),
+    ],
+)
+@pytest.mark.parametrize("inner", [loss, jax.jit(loss)])
+def test_samples_that_share_a_weight_need_the_name_of_their_axis(wrap, inner):
+    def mapped(weight):
+        return jax.vmap(lambda image, target: inner(weight, image[None], target))(IMAGES, TARGETS)
+
+    assert mapped(WEIGHT).shape == (8,)
+    with pytest.raises(TrActValueError, match="pass the same axis_name to the layer"):
+        wrap(mapped)(WEIGHT)
+
+
+def test_gradients_of_single_samples_have_their_own_second_moment():
+    grads = jax.vmap(jax.grad(loss), (None, 0, 0))(WEIGHT, IMAGES[:, None], TARGETS[:, None])
+    for grad, image, target in zip(grads, IMAGES, TARGETS, strict=True):
+        assert_near(grad, jax.grad(loss)(WEIGHT, image[None], target[None]), 1e-5)
+
+
+@pytest.mark.parametrize("width", [12, 160])
+def test_shard_map_needs_no_more_than_the_name_of_the_axis(width):
+    mesh = jax.make_mesh((1,), ("batch",), axis_types=(AxisType.Auto,))
+    images = jnp.asarray(RANDOM.standard_normal((2, 12, width, 3)), jnp.float32)
+
+    def some_loss(weight, images, axis_name=None):
+        moment = second_moment(images, (3, 3), padding="SAME", axis_name=axis_name)
+        weight = tract_weight(weight, moment)
+        z = lax.conv_general_dilated(images, weight, (1, 1), "SAME", dimension_numbers=DIMENSIONS)
+        return jnp.square(z).mean()
+
+    def take_gradient(weight, images):
+        return jax.grad(lambda w: lax.pmean(some_loss(w, images, "batch"), "batch"))(weight)
+
+    specs = (PartitionSpec(), PartitionSpec("batch"))
+    mapped = jax.shard_map(take_gradient, mesh=mesh, in_specs=specs, out_specs=PartitionSpec())
+    assert_near(jax.jit(mapped)(WEIGHT, images), jax.grad(some_loss)(WEIGHT, images), 1e-5)
 
 
 def test_a_scan_over_steps_is_the_loop():
@@ -85,13 +130,3 @@ def test_compiled_inference_has_neither_moment_nor_solve(function):
     assert count_operators(compiled) == count_operators(plain)
     training = jax.jit(jax.grad(loss)).lower(WEIGHT).compile().as_text()
     assert "cholesky" in training.lower() or "potrf" in training.lower()
-
-
-def count_operators(text: str) -> dict[str, int]:
-    """Return how often each operator occurs in a compiled program."""
-    names = [
-        line.split(" = ", 1)[1].split("(", 1)[0].split()[-1]
-        for line in text.splitlines()
-        if " = " in line
-    ]
-    return {name: names.count(name) for name in set(names)}

@@ -1,7 +1,7 @@
 """Equinox's layers with TrAct's weight gradient.
 
 They see one sample a call, under ``jax.vmap(..., axis_name="batch")``: the second moment is that of
-all samples on the axis. Without ``axis_name`` it is the sample's own.
+all samples on the axis. Without ``axis_name``, a gradient through the vmap is an error.
 
 >>> layer = TrActConv2d(3, 64, 3, padding=1, axis_name="batch", key=jax.random.key(0))
 >>> jax.vmap(layer, axis_name="batch")(jnp.ones((8, 3, 32, 32))).shape

@@ -140,8 +140,11 @@ def tract_weight(
     _check_given_bias(bias, weight, center)
     if not isinstance(lam, jax.Array | np.ndarray):
         lam = check_lam(lam)
-    moment = lax.stop_gradient((matrix, mean))
-    weight, bias = _pass(options, weight, bias, moment, jnp.asarray(lam, matrix.dtype))
+    elif lam.ndim:
+        raise TrActValueError(f"lam= has the shape {lam.shape}; use one number.")
+    dtype = jnp.promote_types(jnp.promote_types(matrix.dtype, weight.dtype), jnp.float32)
+    moment = lax.stop_gradient(jax.tree.map(lambda one: one.astype(dtype), (matrix, mean)))
+    weight, bias = _pass(options, weight, bias, moment, jnp.asarray(lam, dtype))
     return weight if bias is None else (weight, bias)
 
 
@@ -181,6 +184,7 @@ def _pass_forward(options: Options, weight: Any, bias: Any, moment: Any, lam: An
 
 
 def _pass_backward(options: Options, kept: Any, grads: Any) -> Any:
+    _check_axes(kept[0][0], grads[0])
     return *divide_gradients(*grads, *kept, relative=options.relative), None, None
 
 
@@ -270,6 +274,19 @@ def check_bias(layer: Any, where: str = "") -> None:
             f"{where}{type(layer).__name__} has no bias, but center=True trains weight and bias "
             "together: without the bias, the mean of z would move in the wrong way. Train a bias "
             "(use_bias=True), or use center='batchnorm' if a batch norm follows the layer."
+        )
+
+
+def _check_axes(matrix: jax.Array, grad: jax.Array) -> None:
+    """Raise a TrActValueError if one gradient of all samples meets a second moment of each.
+
+    JAX would divide it by each of them, and add up the results.
+    """
+    # Only the tracers of vmap have this attribute; JAX has no public way to ask.
+    if hasattr(matrix, "batch_dim") and not hasattr(grad, "batch_dim"):
+        raise TrActValueError(
+            "under this vmap each sample has its own second moment, but all share one weight: give "
+            "the vmap an axis_name, and pass the same axis_name to the layer or to second_moment."
         )
 
 

@@ -81,7 +81,7 @@ def _sum_chunks(x: jax.Array, patches: Patches, dtype: jnp.dtype, most: int) -> 
         return jax.tree.map(jnp.add, total, multiply(start, lines)), None
 
     shapes = jax.eval_shape(lambda: multiply(0, lines))
-    total = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
+    total = [lax.full_like(x, 0, shape.dtype, shape.shape) for shape in shapes]
     total, _ = lax.scan(add, total, jnp.arange(whole) * lines)
     return jax.tree.map(jnp.add, total, multiply(whole * lines, rest)) if rest else total
 

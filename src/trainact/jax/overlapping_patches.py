@@ -84,8 +84,9 @@ def sum_by_columns(x: jax.Array, patches: Patches, dtype: jnp.dtype) -> jax.Arra
         return jnp.tensordot(uses, by_distance, ((1,), (0,)), precision=lax.Precision.HIGHEST)
 
     first = [unfold_block(block) for block in range(reach - 1)]
-    window = jnp.concatenate(first, 1) if first else jnp.zeros((samples * lines, 0, inner), dtype)
-    total = jnp.zeros((width, kernel, channels, width, kernel, channels), dtype)
+    empty = lax.full_like(x, 0, dtype, (samples * lines, 0, inner))
+    window = jnp.concatenate([empty, *first], 1)
+    total = lax.full_like(x, 0, dtype, (width, kernel, channels, width, kernel, channels))
     uses = np.zeros((width, blocks * columns))
     for u, row in enumerate(uses):
         row[u : u + (positions - 1) * patches.strides[1] + 1 : patches.strides[1]] = 1
