@@ -157,6 +157,7 @@ X = jnp.ones((2, 8, 8, 4))
         ((jnp.ones(()),), TrActValueError, "x has no dimensions"),
         ((X, (3, 3, 3, 3)), TrActValueError, "has 4 dimensions; use 1 to 3"),
         ((X, 3), TrActValueError, r"a convolution of 1 dimensions takes \[N, \*size, C\] with 3"),
+        ((X, 3.5), TrActTypeError, r"kernel_size=3\.5 is not accepted; use whole numbers"),
         ((X, (3, 0)), TrActValueError, r"kernel_size=\(3, 0\) is out of range"),
         ((X, (3, 3), 1.5), TrActTypeError, r"strides=1\.5 is not accepted; use whole numbers"),
         ((X, (3, 3), (1, 1, 1)), TrActValueError, "has 3 numbers for 2 dimensions"),
@@ -164,6 +165,7 @@ X = jnp.ones((2, 8, 8, 4))
         ((X, (3, 3), 1, [(1, 1)]), TrActValueError, "has 1 entries for 2 dimensions"),
         ((X, (3, 3), 1, None), TrActTypeError, "padding=None is a NoneType"),
         ((X, (3, 3), 1, [(1,), (1, 1)]), TrActTypeError, r"padding=.* is not accepted"),
+        ((X, (3, 3), 1, [1.5, 1]), TrActTypeError, r"padding=.* is not accepted"),
         ((X, (3, 3), 1, "SAME", 0), TrActValueError, "dilation=0 is out of range"),
         ((X, (3, 3), 1, "SAME", 1, 3), TrActValueError, "3 does not divide the 4 channels"),
         ((X, (3, 3), 1, "SAME", 1, True), TrActTypeError, "feature_group_count=True"),
@@ -172,6 +174,23 @@ X = jnp.ones((2, 8, 8, 4))
 def test_unusable_arguments_are_named(arguments, error, message):
     with pytest.raises(error, match=message):
         second_moment(*arguments)
+
+
+@pytest.mark.parametrize(
+    "padding",
+    [
+        jax.lax.padtype_to_pads((8, 8), (3, 3), (1, 1), "SAME"),  # NumPy's numbers
+        np.ones((2, 2), int),
+        [[1, 1], (1, 1)],
+        [1, np.int64(1)],
+        np.int64(1),
+        "same",
+    ],
+)
+def test_paddings_are_those_of_lax(padding):
+    x = jnp.asarray(np.random.default_rng(0).random((2, 8, 8, 3)), jnp.float32)
+    expected = second_moment(x, (3, 3), padding="SAME")
+    assert np.array_equal(second_moment(x, (3, 3), padding=padding), expected)
 
 
 def test_center_is_a_flag():

@@ -103,7 +103,7 @@ def second_moment(
             raise TrActValueError("x has no dimensions; a dense layer takes [..., n].")
         patches = DENSE
     else:
-        dims = 1 if isinstance(kernel_size, int) else len(kernel_size)
+        dims = len(kernel_size) if isinstance(kernel_size, Sequence) else 1
         x = x[None] if x.ndim == dims + 1 else x
         patches = describe_patches(
             x.shape, kernel_size, strides, padding, dilation, feature_group_count

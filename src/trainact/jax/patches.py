@@ -7,7 +7,7 @@ position first, then the channel of the group.
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -198,19 +198,25 @@ def _resolve_padding(
             raise TrActValueError(f"padding={padding!r} is unknown; {accepted}.")
         sides = lax.padtype_to_pads(size, spans, steps, padding.upper())
         return tuple((int(before), int(after)) for before, after in sides)
-    if isinstance(padding, int) and not isinstance(padding, bool):
-        return ((padding, padding),) * len(size)
-    if not isinstance(padding, Sequence):
+    if _is_whole(padding):
+        return ((int(padding), int(padding)),) * len(size)
+    if not isinstance(padding, Sequence | np.ndarray):
         raise TrActTypeError(f"padding={padding!r} is a {type(padding).__name__}; {accepted}.")
     if len(padding) != len(size):
         raise TrActValueError(
             f"padding={padding!r} has {len(padding)} entries for {len(size)} dimensions; "
             f"{accepted}."
         )
-    pairs: list[Any] = [(side, side) if isinstance(side, int) else tuple(side) for side in padding]
-    if not all(len(pair) == 2 and all(isinstance(n, int) for n in pair) for pair in pairs):
+    pairs: list[Any] = [(side, side) if _is_whole(side) else side for side in padding]
+    if not all(isinstance(pair, Sequence | np.ndarray) and len(pair) == 2 for pair in pairs) or (
+        not all(_is_whole(number) for pair in pairs for number in pair)
+    ):
         raise TrActTypeError(f"padding={padding!r} is not accepted; {accepted}.")
-    return tuple((before, after) for before, after in pairs)
+    return tuple((int(before), int(after)) for before, after in pairs)
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _check_numbers(name: str, value: object, dims: int | None) -> tuple[int, ...]:
@@ -220,7 +226,7 @@ def _check_numbers(name: str, value: object, dims: int | None) -> tuple[int, ...
     )
     if not isinstance(value, Sequence) and dims is not None:
         values = values * dims
-    if not all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in values):
+    if not all(map(_is_whole, values)):
         raise TrActTypeError(f"{name}={value!r} is not accepted; use whole numbers.")
     if any(v < 1 for v in values):
         raise TrActValueError(f"{name}={value!r} is out of range; use numbers of at least 1.")
