@@ -6,7 +6,15 @@ import pytest
 
 pytest.importorskip("jaxlib", reason="trainact.jax needs jax")
 
-from jax_cases import GEOMETRIES, Geometry, as_jax, assert_gradients, assert_near, geometries
+from jax_cases import (
+    GEOMETRIES,
+    Geometry,
+    as_jax,
+    assert_gradients,
+    assert_near,
+    count_operators,
+    geometries,
+)
 
 pytest.importorskip("flax", reason="the layers need flax")
 pytest.importorskip("equinox", reason="the layers need equinox")
@@ -23,7 +31,7 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainact import reference
+from trainact import TrAct, reference
 from trainact.errors import (
     FirstLayerNotFoundError,
     TrActTypeError,
@@ -138,6 +146,25 @@ def check_layer(kind: str, geometry: Geometry, lam: float, center, relative: boo
         assert_near(z, geometry.apply(*values[:3]), 1e-12)
     expected = geometry.expected(lam, center=center, relative=relative)
     assert_gradients(grads, expected, geometry, lam)
+
+
+@pytest.mark.parametrize("name", ["dense", "conv-3x3-same", "conv-groups"])
+@pytest.mark.parametrize("kind", RUNS)
+def test_float32_agrees_with_the_core(kind, name):
+    geometry = GEOMETRIES[name]
+    _, *grads = RUNS[kind](geometry, *as_jax(geometry, jnp.float32), center=True)
+    layer, x = geometry.torch_layer()
+    layer = TrAct(layer.float(), center=True)
+    grad_z = torch.from_numpy(geometry.values["grad_z"]).float()
+    layer(x.float()).backward(grad_z.movedim(-1, 1) if geometry.kernel else grad_z)
+    expected = (layer.weight.grad.movedim((0, 1), (-1, -2)).numpy(), layer.bias.grad.numpy())
+    assert_gradients(grads, expected, geometry, 0.1, 1e-5)
+
+
+@pytest.mark.parametrize("name", ["conv1d", "conv3d", "conv-cropped", "conv-same-lower"])
+@pytest.mark.parametrize("kind", ["nnx", "linen"])
+def test_flax_has_layers_of_other_dimensions_and_paddings(kind, name):
+    check_layer(kind, GEOMETRIES[name], 0.1, True, False)
 
 
 FEW = ["dense", "conv-3x3-same", "conv-7x7-stride-2", "conv-patches", "conv-groups", "conv-odd"]
@@ -336,6 +363,36 @@ def test_the_first_layer_is_the_first_one_called():
     assert tract_nnx.remove_tract(model) == []
 
 
+class Prepared(nnx.Module):
+    def __init__(self, prepare):
+        rngs = nnx.Rngs(0)
+        self.norm, self.drop = nnx.BatchNorm(3, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
+        self.stem = nnx.Conv(3, 4, (3, 3), rngs=rngs)
+        self.prepare = prepare
+
+    def __call__(self, x):
+        return self.prepare(self, x)
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        lambda model, x: model.stem(model.drop(model.norm(x))),
+        lambda model, x: nnx.jit(lambda stem, x: stem(inputs=x))(model.stem, x),
+    ],
+)
+def test_the_search_leaves_statistics_and_random_streams_alone(prepare):
+    model = Prepared(prepare)
+    images = jnp.asarray(np.random.default_rng(0).standard_normal((4, 8, 8, 3)), jnp.float32)
+    before = [np.asarray(one) for one in jax.tree.leaves(nnx.state(model, nnx.BatchStat))]
+    assert tract_nnx.whiten(model, images) == "stem"
+    assert tract_nnx.apply_tract(model) == "stem"
+    assert type(model.stem) is tract_nnx.TrActConv
+    after = jax.tree.leaves(nnx.state(model, nnx.BatchStat))
+    assert all(np.array_equal(*pair) for pair in zip(before, after, strict=True))
+    assert model.drop.rngs.count[...] == 0
+
+
 def test_the_layer_may_be_named_or_be_the_model():
     model = nnx.Sequential(nnx.Linear(5, 4, rngs=nnx.Rngs(0)), nnx.Linear(4, 3, rngs=nnx.Rngs(0)))
     assert tract_nnx.apply_tract(model, layer="layers.1") == "layers.1"
@@ -437,6 +494,27 @@ def test_inference_needs_no_axis_and_no_second_moment():
     assert np.array_equal(
         layer(jnp.ones((3, 8, 8))), eqx.nn.Conv2d(3, 4, 3, key=KEY)(jnp.ones((3, 8, 8)))
     )
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_compiled_inference_is_that_of_the_plain_layer(kind):
+    x = jnp.ones((2, 8, 8, 3))
+
+    def compile_layer(is_plain):
+        if kind == "nnx":
+            layer = (nnx.Conv if is_plain else tract_nnx.TrActConv)(3, 4, (3, 3), rngs=nnx.Rngs(0))
+            return jax.jit(lambda x: layer(x))
+        if kind == "linen":
+            layer = (nn.Conv if is_plain else tract_linen.TrActConv)(4, (3, 3))
+            variables = nn.Conv(4, (3, 3)).init(KEY, x)
+            return jax.jit(lambda x: layer.apply(variables, x))
+        layer = (eqx.nn.Conv2d if is_plain else tract_eqx.TrActConv2d)(8, 4, 3, key=KEY)
+        return jax.jit(lambda x: jax.vmap(layer)(x))
+
+    plain, tract = (
+        count_operators(compile_layer(one).lower(x).compile().as_text()) for one in (True, False)
+    )
+    assert tract == plain
 
 
 def test_masked_kernels_are_preconditioned_where_they_are_applied():

@@ -1,8 +1,7 @@
 """The layers of a Flax NNX model by name, which of them comes first, and what it receives."""
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -83,8 +82,7 @@ def select_layer(
     for example in examples:
         arguments = example if isinstance(example, tuple) else (example,)
         try:
-            with _watched(layers):
-                jax.eval_shape(lambda *arguments: model(*arguments), *arguments)
+            jax.eval_shape(functools.partial(_run_to_layer, model, layers), *arguments)
         except _Reached as reached:
             return reached.name, layers[reached.name]
         except Exception as error:  # the model's forward may raise anything
@@ -115,11 +113,10 @@ def read_input(model: Any, name: str, batch: Any) -> jax.Array:
     Raises:
         TrActValueError: the forward failed, or did not reach the layer.
     """
-    layers = list_layers(model, "whiten")
     reason = "it did not reach the layer"
     try:
-        with _watched({name: layers[name]}):
-            model(batch)
+        with jax.disable_jit():  # a compiled part of the model has no values
+            _run_to_layer(model, [name], batch)
     except _Reached as reached:
         return reached.x
     except Exception as error:  # the same
@@ -138,36 +135,29 @@ class _Reached(BaseException):
         self.name, self.x = name, x
 
 
-@contextlib.contextmanager
-def _watched(layers: dict[str, Any]) -> Iterator[None]:
-    """Let the layers raise ``_Reached`` when they are called."""
-    classes = {name: type(layer) for name, layer in layers.items()}
-    names = {id(layer): name for name, layer in layers.items()}
+def _run_to_layer(model: Any, names: Collection[str], *arguments: Any) -> None:
+    """Run a copy of the model until it calls one of the layers, which raises ``_Reached``.
 
-    def stop(layer: Any, *args: Any, **kwargs: Any) -> None:
-        def raise_with_input(values: tuple[Any, ...], **_: Any) -> None:
-            raise _Reached(names[id(layer)], values[0])
-
-        plain = getattr(classes[names[id(layer)]], "plain_class", classes[names[id(layer)]])
-        if plain in SUPPORTED_LAYERS:
-            plain.__call__(LayerView(layer, raise_with_input), *args, **kwargs)
-        raise _Reached(names[id(layer)], args[0])
-
-    try:
-        for layer in layers.values():
-            kind: Any = type(layer)
-            layer.__class__ = _make_watched_class(kind)
-            object.__setattr__(layer, "_stop", stop)
-        yield
-    finally:
-        for name, layer in layers.items():
-            layer.__class__ = classes[name]
-            vars(layer).pop("_stop", None)
+    A forward changes statistics and the counts of random streams: those of the copy.
+    """
+    copy = nnx.clone(model)
+    for name, layer in list_layers(copy, "").items():
+        if name in names:
+            layer.__class__ = _make_watched_class(type(layer), name)
+    copy(*arguments)
 
 
 @functools.cache
-def _make_watched_class(plain: Any) -> Any:
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return vars(self)["_stop"](self, *args, **kwargs)
+def _make_watched_class(kind: Any, name: str) -> Any:
+    """Return a class whose calls raise ``_Reached``, also on the copies that ``nnx.jit`` makes."""
+    plain = getattr(kind, "plain_class", kind)
 
-    return type(plain.__name__, (plain,), {"__call__": call, "__doc__": plain.__doc__})
+    def raise_with_input(values: tuple[Any, ...], **_: Any) -> None:
+        raise _Reached(name, values[0])
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        if plain in SUPPORTED_LAYERS:
+            plain.__call__(LayerView(self, raise_with_input), *args, **kwargs)
+        raise _Reached(name, None)
+
+    return type(kind.__name__, (kind,), {"__call__": call, "__doc__": kind.__doc__})
