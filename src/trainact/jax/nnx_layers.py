@@ -143,7 +143,8 @@ def _run_to_layer(model: Any, names: Collection[str], *arguments: Any) -> None:
     copy = nnx.clone(model)
     for name, layer in list_layers(copy, "").items():
         if name in names:
-            layer.__class__ = _make_watched_class(type(layer), name)
+            kind: Any = type(layer)
+            layer.__class__ = _make_watched_class(kind, name)
     copy(*arguments)
 
 
