@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
+from torch import Tensor
 
 from trainact.errors import TrActError
 from trainact.lab.records.checkpoint import load_checkpoint, save_checkpoint
 from trainact.lab.training.interruption import Interruption
-from trainact.lab.training.progress import Progress
+from trainact.lab.training.progress import TOTALS, Progress
 from trainact.lab.training.session import Session
 
 __all__ = ["Saver", "read_checkpoint"]
@@ -57,7 +59,7 @@ class Saver:
     def load(self, state: dict[str, Any]) -> None:
         """Continue from what `read_checkpoint` returned."""
         self.session.load(state)
-        self.progress.load(state)
+        self.progress.load({**state, "totals": self._take_totals(state["totals"])})
 
     def save_if_due(self) -> float:
         """Save if the last checkpoint is old, or if a signal came; return the seconds it took.
@@ -69,7 +71,7 @@ class Saver:
         due = started - self.saved_at >= session.recipe.run.checkpoint_seconds
         due, stop = self._any_rank(due, self.interruption.requested)
         if due or stop:
-            state = {**session.state(), **progress.state()}
+            state = {**session.state(), **progress.state(), "totals": self._gather_totals()}
             number = progress.epoch * (session.batches.steps + 1) + progress.step  # + 1: evaluation
             if self.accelerator.is_main_process:
                 save_checkpoint(self.folder, number, state)
@@ -96,6 +98,21 @@ class Saver:
         [stop] = self._any_rank(self.interruption.requested)
         if stop:
             self.interruption.stop()
+
+    def _gather_totals(self) -> Tensor:
+        """Return the totals of every rank, [ranks, 6]; each has those of its own images."""
+        totals = self.progress.totals
+        if self.accelerator.num_processes == 1:
+            return totals[None]
+        rows = gather_object([totals.tolist()])
+        return torch.tensor(rows, dtype=totals.dtype)
+
+    def _take_totals(self, totals: Tensor) -> Tensor:
+        """Return this rank's totals; on another number of ranks, the first has all of them."""
+        rows = totals.reshape(-1, len(TOTALS))  # older checkpoints hold one row without a rank
+        if len(rows) == self.accelerator.num_processes:
+            return rows[self.accelerator.process_index]
+        return rows.sum(0) if self.accelerator.is_main_process else torch.zeros_like(rows[0])
 
     def _any_rank(self, *flags: bool) -> list[bool]:
         """Return for each flag whether it is set on any rank."""
