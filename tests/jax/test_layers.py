@@ -402,6 +402,10 @@ class Special(nnx.Conv):
     pass
 
 
+def refuse(x):
+    raise ValueError("not an image")
+
+
 @pytest.mark.parametrize(
     ("model", "options", "error", "message"),
     [
@@ -415,10 +419,10 @@ class Special(nnx.Conv):
             "has no layer 'x'; its layers are 'body'",
         ),
         (
-            nnx.Sequential(nnx.Linear(5, 4, rngs=nnx.Rngs(0))),
+            nnx.Sequential(refuse, nnx.Linear(5, 4, rngs=nnx.Rngs(0))),
             {},
             FirstLayerNotFoundError,
-            "failed before any layer was reached|pass example_input=",
+            r"failed before any layer was reached \(not an image\); pass example_input=",
         ),
         (
             nnx.Sequential(nnx.relu),
