@@ -65,7 +65,7 @@ def test_it_is_the_explicit_inverse_for_any_layer(geometry, lam, options):
 
 @pytest.mark.slow
 @given(*CASES)
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_it_is_the_explicit_inverse_for_any_of_many_layers(geometry, lam, options):
     check_gradient(geometry, lam, *options)
 

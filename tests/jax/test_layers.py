@@ -194,7 +194,7 @@ def test_any_layer_has_the_gradient_of_the_reference(kind, geometry, options):
 
 @pytest.mark.slow
 @given(*CASES)
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_any_of_many_layers_has_the_gradient_of_the_reference(kind, geometry, options):
     check_any_layer(kind, geometry, options)
 

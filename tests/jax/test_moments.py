@@ -53,7 +53,7 @@ def test_it_is_that_of_the_rows_of_any_layer(geometry):
 
 @pytest.mark.slow
 @given(geometries())
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_it_is_that_of_the_rows_of_any_of_many_layers(geometry):
     check_moment(geometry)
 

@@ -42,6 +42,7 @@ def test_tensorboard_gets_the_recipe_and_every_epoch(tmp_path):
 def test_an_offline_tracker_gets_both_runs_of_a_comparison(tmp_path):
     pytest.importorskip("wandb", reason="needs wandb")
     options = ["--model", "small_models:make_tiny", "--epochs", "2", "--seeds", "0"]
+    options += ["--arms", "plain,tract"]
     fields = ["data.train_images=64", "data.test_images=16", "data.batch_size=32"]
     command = [sys.executable, "-m", "trainact.lab", "compare", "--tracker", "wandb", *options]
     out = tmp_path / "out"
