@@ -26,7 +26,7 @@ from trainact.random_states import kept_random_states
 from trainact.rows import PlainLayer
 from trainact.sharding import read_whole, reshard, write_whole
 from trainact.synchronisation import get_world_size
-from trainact.whitening_settings import Settings, check_settings, count_directions
+from trainact.whitening_settings import Settings, check_settings, count_directions, find_factor
 
 __all__ = ["whiten"]
 
@@ -231,7 +231,8 @@ def _compute_weight(
         else:
             new.append(whiten_weight(own, spectrum, settings.eps))
     filters = torch.stack(new)
-    scaled = filters * _find_factor(weight, filters, moment, settings.scale, where)
+    factor = find_factor(settings.scale, weight, filters, lambda w: mean_square(w, moment), where)
+    scaled = filters * factor
     rounded = scaled.reshape(before.shape).to(layer.weight.dtype)
     if not rounded.isfinite().all():
         raise TrActValueError(
@@ -259,22 +260,6 @@ def _check_statistics(statistics: InputStatistics, groups: int, where: str) -> T
             "that vary."
         )
     return moment
-
-
-def _find_factor(
-    before: Tensor, after: Tensor, moment: Tensor, scale: str | float, where: str
-) -> float:
-    if scale == "unit":
-        return 1.0
-    if scale != "keep":
-        return float(scale)
-    old, new = mean_square(before, moment), mean_square(after, moment)
-    if not (math.isfinite(old) and old > 0):
-        raise TrActValueError(
-            f"{where}the mean square of its outputs is {old:g} before whitening, and scale='keep' "
-            "would keep it; use scale='unit' or a positive number."
-        )
-    return math.sqrt(old / new)
 
 
 def _agree_over_ranks(problem: Exception | None, starts: dict[str, _Start]) -> None:

@@ -2,13 +2,15 @@
 
 import math
 import numbers
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from trainact.errors import TrActTypeError, TrActValueError
 from trainact.option_checks import as_float, check_flag
 
-__all__ = ["Settings", "check_settings", "count_directions"]
+__all__ = ["Settings", "check_settings", "count_directions", "find_factor"]
 
+T = TypeVar("T")
 DEFAULT_EPS = {"eigen": 5e-4, "random": 0.1}
 SCALES = ("keep", "unit")
 
@@ -72,3 +74,31 @@ def count_directions(num_outputs: int, num_inputs: int, signs: bool) -> int:
     (27, 8)
     """
     return min(-(-num_outputs // 2) if signs else num_outputs, num_inputs)
+
+
+def find_factor(
+    scale: str | float, before: T, after: T, measure: Callable[[T], float], where: str
+) -> float:
+    """Return the number that whitened filters are multiplied by.
+
+    Args:
+        scale: of the settings.
+        before: the layer's weight before whitening.
+        after: the whitened filters.
+        measure: returns the mean square of the outputs with a weight.
+        where: the layer, for the message.
+
+    Raises:
+        TrActValueError: ``scale="keep"`` has nothing to keep.
+    """
+    if scale == "unit":
+        return 1.0
+    if scale != "keep":
+        return float(scale)
+    old, new = measure(before), measure(after)
+    if not (math.isfinite(old) and old > 0):
+        raise TrActValueError(
+            f"{where}the mean square of its outputs is {old:g} before whitening, and scale='keep' "
+            "would keep it; use scale='unit' or a positive number."
+        )
+    return math.sqrt(old / new)

@@ -1,6 +1,5 @@
 """A whitened start for a first layer in JAX, from the images it will be trained on."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from trainact.jax.filters import (
 )
 from trainact.jax.moments import measure_second_moment
 from trainact.jax.patches import DENSE, Padding, Patches, check_input, describe_patches
-from trainact.whitening_settings import Settings, check_settings, count_directions
+from trainact.whitening_settings import Settings, check_settings, count_directions, find_factor
 
 __all__ = ["compute_whitened", "list_batches", "whiten_weight"]
 
@@ -151,7 +150,8 @@ def compute_whitened(
             after[group] = spread_basis(basis, num_outputs, settings.signs, generator)
         else:
             after[group] = whiten_own(before[group], spectrum, settings.eps)
-    scaled = after * _find_factor(before, after, moment, settings.scale, where)
+    factor = find_factor(settings.scale, before, after, lambda w: mean_square(w, moment), where)
+    scaled = after * factor
     with np.errstate(over="ignore"):
         shaped = scaled.reshape(-1, num_inputs).T.reshape(weight.shape)
         rounded = jnp.asarray(shaped.astype(weight.dtype))
@@ -213,19 +213,3 @@ class _Statistics:
                 "images that vary."
             )
         return moment
-
-
-def _find_factor(
-    before: Matrix, after: Matrix, moment: Matrix, scale: str | float, where: str
-) -> float:
-    if scale == "unit":
-        return 1.0
-    if scale != "keep":
-        return float(scale)
-    old, new = mean_square(before, moment), mean_square(after, moment)
-    if not (math.isfinite(old) and old > 0):
-        raise TrActValueError(
-            f"{where}the mean square of its outputs is {old:g} before whitening, and scale='keep' "
-            "would keep it; use scale='unit' or a positive number."
-        )
-    return math.sqrt(old / new)

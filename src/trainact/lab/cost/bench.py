@@ -230,6 +230,14 @@ class Bench:
     def _measure_ratios(self, case: Case, rounds: int, advance: Callable[[], None]) -> Row:
         """Return times relative to plain, and the memory and kernels of TrAct's own work."""
         work = case.set_up(self.device, self.dtype, self.compiled)
+        return self._time_case(case, work, rounds, advance) | {
+            "extra_bytes": measure_peak_memory(work.extra, self.device),
+            "input_bytes": work.input_bytes,
+            "extra_kernels": count_kernels(work.extra, self.device),
+        }
+
+    def _time_case(self, case: Any, work: Any, rounds: int, advance: Callable[[], None]) -> Row:
+        """Return the times of the variants and of TrAct's own work, relative to plain."""
         contest = self._compare(work.variants | {"extra": work.extra}, rounds, advance)
         times = dict(contest.times)
         plain = times.pop("plain")
@@ -240,9 +248,6 @@ class Bench:
             "extra_ms": summarise(times["extra"]),
             **contest.to_record(),
             **{f"{name}_over_plain": divide(t, plain) for name, t in times.items()},
-            "extra_bytes": measure_peak_memory(work.extra, self.device),
-            "input_bytes": work.input_bytes,
-            "extra_kernels": count_kernels(work.extra, self.device),
         }
 
     def _measure_size(self, case: Case, rounds: int, advance: Callable[[], None]) -> Row:

@@ -30,7 +30,7 @@ from trainact.lab.cost.bench import (
 )
 from trainact.lab.cost.cases import LAYERS
 from trainact.lab.cost.jax_networks import ResNet18, ViTSmall
-from trainact.lab.cost.timing import Work, divide, summarise
+from trainact.lab.cost.timing import Work
 
 __all__ = ["JaxBench"]
 
@@ -191,16 +191,7 @@ class JaxBench(Bench):
 
     def _measure_case(self, case: Any, rounds: int, advance: Callable[[], None]) -> Row:
         work = case.set_up(jnp.dtype(str(self.dtype).removeprefix("torch.")))
-        contest = self._compare(work.variants | {"extra": work.extra}, rounds, advance)
-        times = dict(contest.times)
-        plain = times.pop("plain")
-        return {
-            "name": case.name,
-            "shape": list(case.shape),
-            "plain_ms": summarise(plain),
-            "extra_ms": summarise(times["extra"]),
-            **contest.to_record(),
-            **{f"{name}_over_plain": divide(t, plain) for name, t in times.items()},
+        return self._time_case(case, work, rounds, advance) | {
             "extra_bytes": work.extra_bytes,
             "input_bytes": work.input_bytes,
         }
