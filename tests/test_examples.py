@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from slow_cases import mark_slow
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NEEDS = {
     "plain_loop.py": (),
@@ -40,7 +42,7 @@ def test_every_example_is_tested_and_on_the_page():
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
 @pytest.mark.filterwarnings("ignore::FutureWarning:lightning.*")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", NEEDS)
+@pytest.mark.parametrize("name", mark_slow(NEEDS, 4))
 def test_an_example_trains(name, capsys):
     for package in NEEDS[name]:
         if importlib.util.find_spec(package) is None:

@@ -115,6 +115,7 @@ def distributions(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_wheel_imports_in_an_empty_environment(distributions, tmp_path):
     venv.create(tmp_path / "env", with_pip=True)
     python = tmp_path / "env" / "bin" / "python"
@@ -289,6 +290,7 @@ def test_type_checkers_see_the_names_where_they_are():
         assert getattr(trainact, name) is getattr(importlib.import_module(module), name)
 
 
+@pytest.mark.slow
 def test_a_name_may_be_used_first_inside_a_compiled_function():
     code = (
         "import torch, trainact\n"

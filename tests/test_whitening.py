@@ -346,6 +346,7 @@ def test_training_in_whitened_coordinates_is_tract_with_a_fixed_second_moment(ma
     assert (tract.weight - start).norm() > 0.01 * start.norm()
 
 
+@pytest.mark.slow
 def test_a_compiled_model_trains_from_the_new_weights(images):
     model, x = network().double(), images[:4]
     compiled = torch.compile(model, backend="eager")

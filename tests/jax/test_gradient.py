@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax_cases import DENSE, GEOMETRIES, Geometry, as_jax, assert_gradients, assert_near, geometries
+from slow_cases import mark_slow
 from trainact.errors import TrActTypeError, TrActValueError
 from trainact.jax import second_moment, tract_weight
 
@@ -48,7 +49,9 @@ def test_it_is_the_explicit_inverse(name):
     check_gradient(GEOMETRIES[name], 0.1, False, False)
 
 
-@pytest.mark.parametrize("name", ["dense", "conv-3x3-same", "conv-groups", "conv-few-rows"])
+@pytest.mark.parametrize(
+    "name", mark_slow(["conv-groups", "dense", "conv-3x3-same", "conv-few-rows"], 2)
+)
 @pytest.mark.parametrize(("center", "relative"), OPTIONS[1:])
 def test_options_are_those_of_the_core(name, center, relative):
     check_gradient(GEOMETRIES[name], 0.1, center, relative)
@@ -65,13 +68,13 @@ def test_it_is_the_explicit_inverse_for_any_layer(geometry, lam, options):
 
 @pytest.mark.slow
 @given(*CASES)
-@settings(max_examples=100)
+@settings(max_examples=300)
 def test_it_is_the_explicit_inverse_for_any_of_many_layers(geometry, lam, options):
     check_gradient(geometry, lam, *options)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
-@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("center", mark_slow([True, False]))
 def test_float32_agrees_with_the_core(name, center):
     geometry = GEOMETRIES[name]
     grads = take_gradients(geometry, jnp.float32, center=center)

@@ -52,6 +52,7 @@ def test_doctests(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
+@pytest.mark.slow
 def test_the_snippets_of_the_page_run_in_order():
     for package in ("flax", "equinox"):
         pytest.importorskip(package, reason=f"needs {package}")

@@ -15,6 +15,7 @@ from jax_cases import (
     count_operators,
     geometries,
 )
+from slow_cases import mark_slow
 
 pytest.importorskip("flax", reason="the layers need flax")
 pytest.importorskip("equinox", reason="the layers need equinox")
@@ -148,7 +149,9 @@ def check_layer(kind: str, geometry: Geometry, lam: float, center, relative: boo
     assert_gradients(grads, expected, geometry, lam)
 
 
-@pytest.mark.parametrize("name", ["conv1d", "conv3d", "conv-cropped", "conv-same-lower"])
+@pytest.mark.parametrize(
+    "name", mark_slow(["conv1d", "conv-cropped", "conv3d", "conv-same-lower"], 2)
+)
 @pytest.mark.parametrize("kind", ["nnx", "linen"])
 def test_flax_has_layers_of_other_dimensions_and_paddings(kind, name):
     check_layer(kind, GEOMETRIES[name], 0.1, True, False)
@@ -157,19 +160,19 @@ def test_flax_has_layers_of_other_dimensions_and_paddings(kind, name):
 FEW = ["dense", "conv-3x3-same", "conv-7x7-stride-2", "conv-patches", "conv-groups", "conv-odd"]
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", mark_slow(FEW, 2))
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_layer_has_the_gradient_of_the_reference(kind, name):
     check_layer(kind, GEOMETRIES[name], 0.1, False, False)
 
 
-@pytest.mark.parametrize(("center", "relative"), OPTIONS[1:])
+@pytest.mark.parametrize(("center", "relative"), mark_slow(OPTIONS[::-1][:-1], 2))
 @pytest.mark.parametrize("kind", RUNS)
 def test_options_are_those_of_the_core(kind, center, relative):
     check_layer(kind, GEOMETRIES["conv-3x3-same"], 0.1, center, relative)
 
 
-@pytest.mark.parametrize("name", ["dense", "conv-7x7-stride-2"])
+@pytest.mark.parametrize("name", mark_slow(["dense", "conv-7x7-stride-2"]))
 @pytest.mark.parametrize("kind", RUNS)
 def test_float32_agrees_with_the_core(kind, name):
     geometry = GEOMETRIES[name]
@@ -194,7 +197,7 @@ def test_any_layer_has_the_gradient_of_the_reference(kind, geometry, options):
 
 @pytest.mark.slow
 @given(*CASES)
-@settings(max_examples=100)
+@settings(max_examples=300)
 def test_any_of_many_layers_has_the_gradient_of_the_reference(kind, geometry, options):
     check_any_layer(kind, geometry, options)
 
@@ -207,7 +210,7 @@ PADDED = {
 
 
 @pytest.mark.parametrize("kind", RUNS)
-@pytest.mark.parametrize("padding", PADDED)
+@pytest.mark.parametrize("padding", mark_slow(PADDED))
 def test_other_paddings_than_zeros_count_too(kind, padding):
     mode, shape, kernel = PADDED[padding]
     if padding == "REPLICATE" and kind != "equinox":

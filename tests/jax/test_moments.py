@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 
 from jax_cases import GEOMETRIES, Geometry, as_jax, assert_near, geometries
+from slow_cases import mark_slow
 from trainact.errors import TrActTypeError, TrActValueError
 from trainact.jax import Covariance, second_moment
 from trainact.jax.overlapping_patches import prefers_columns, sum_by_columns
@@ -40,7 +41,7 @@ def sum_by_columns_of(geometry: Geometry) -> np.ndarray:
         return np.asarray(total) / patches.count_rows(x)
 
 
-@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("name", mark_slow(GEOMETRIES, 8))
 def test_it_is_that_of_the_rows(name):
     check_moment(GEOMETRIES[name])
 
@@ -53,7 +54,7 @@ def test_it_is_that_of_the_rows_of_any_layer(geometry):
 
 @pytest.mark.slow
 @given(geometries())
-@settings(max_examples=100)
+@settings(max_examples=300)
 def test_it_is_that_of_the_rows_of_any_of_many_layers(geometry):
     check_moment(geometry)
 
@@ -75,9 +76,14 @@ STEMS = {
 }
 
 
-def measure_memory(shape, kernel, strides, padding, dtype) -> float:
+KINDS_OF_INPUTS = mark_slow(
+    [(dtype, center) for dtype in (jnp.float32, jnp.bfloat16) for center in (False, True)]
+)
+
+
+def measure_memory(shape, kernel, strides, padding, dtype, center=False) -> float:
     """Return the temporary memory of the compiled moment over the input."""
-    measure = jax.jit(lambda x: second_moment(x, kernel, strides, padding))
+    measure = jax.jit(lambda x: second_moment(x, kernel, strides, padding, center=center))
     compiled = measure.lower(jax.ShapeDtypeStruct(shape, dtype)).compile()
     analysis = compiled.memory_analysis()
     return analysis.temp_size_in_bytes / analysis.argument_size_in_bytes
@@ -94,8 +100,29 @@ def test_overlapping_patches_of_large_inputs_are_multiplied_by_columns():
 
 
 @pytest.mark.parametrize("name", STEMS)
-def test_it_needs_at_most_twice_the_memory_of_the_input(name):
-    assert measure_memory(*STEMS[name], jnp.float32) <= 2
+@pytest.mark.parametrize(("dtype", "center"), KINDS_OF_INPUTS)
+def test_it_needs_at_most_twice_the_memory_of_the_input(name, dtype, center):
+    assert measure_memory(*STEMS[name], dtype, center) <= 2
+
+
+@pytest.mark.parametrize("num_inputs", [100, 400, 768])
+@pytest.mark.parametrize(("dtype", "center"), KINDS_OF_INPUTS)
+def test_the_bound_holds_for_dense_layers(num_inputs, dtype, center):
+    matrices = 3 * 4 * num_inputs**2
+    shape = (64, 256, num_inputs)
+    compiled = jax.jit(lambda x: second_moment(x, center=center))
+    analysis = compiled.lower(jax.ShapeDtypeStruct(shape, dtype)).compile().memory_analysis()
+    assert analysis.temp_size_in_bytes <= 2 * analysis.argument_size_in_bytes + matrices
+
+
+@pytest.mark.parametrize("num_inputs", [300, 301])
+@pytest.mark.parametrize("center", [False, True])
+def test_wide_rows_are_converted_in_blocks_of_columns(num_inputs, center):
+    x = np.random.default_rng(0).standard_normal((50, num_inputs)) + 1
+    rows = np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64)
+    measured = second_moment(jnp.asarray(x, jnp.bfloat16), center=center)
+    expected = np.cov(rows.T, bias=True) if center else rows.T @ rows / 50
+    assert_near(measured.matrix[0] if center else measured[0], expected, 1e-6)
 
 
 def test_the_bound_holds_for_single_images_under_vmap():

@@ -65,6 +65,7 @@ def test_samples_that_share_a_weight_need_the_name_of_their_axis(wrap, inner):
         wrap(mapped)(WEIGHT)
 
 
+@pytest.mark.slow
 def test_gradients_of_single_samples_have_their_own_second_moment():
     grads = jax.vmap(jax.grad(loss), (None, 0, 0))(WEIGHT, IMAGES[:, None], TARGETS[:, None])
     for grad, image, target in zip(grads, IMAGES, TARGETS, strict=True):

@@ -14,6 +14,7 @@ def run(code: str) -> str:
     return subprocess.check_output([sys.executable, "-c", code], text=True)
 
 
+@pytest.mark.slow
 def test_the_operators_are_defined_only_while_torchvision_is_imported():
     code = (
         "import sys, torch\n"

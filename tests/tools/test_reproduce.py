@@ -262,6 +262,7 @@ def run_script(script: str, words: list[str], tmp_path: Path, **environment: str
     return run_several([*command, *words], tmp_path, **environment)
 
 
+@pytest.mark.slow
 def test_array_jobs_share_the_runs_of_a_recipe(tmp_path):
     words = ["run", "photos", "--dry-run"]
     counts = {"SLURM_ARRAY_TASK_COUNT": "2", "SLURM_CPUS_PER_TASK": "1"}
@@ -292,6 +293,7 @@ checkpoint_seconds = 1e-6
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["array.sh", "nodes.sh"])
 def test_a_job_whose_time_is_over_saves_its_run_and_queues_itself_again(script, tmp_path):
     """SLURM sends USR1 to the script before the time is over."""
@@ -328,6 +330,7 @@ def test_a_job_whose_time_is_over_saves_its_run_and_queues_itself_again(script, 
     assert not list(tmp_path.rglob("record.json"))
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_in_time_does_not_queue_itself_again(tmp_path):
     (tmp_path / "short.toml").write_text(FILE.replace("epochs = 40", "epochs = 1"))
     slurm = {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "1", "SLURM_CPUS_PER_TASK": "1"}
@@ -354,6 +357,7 @@ def test_a_job_without_gpus_fails_with_a_hint(tmp_path):
         run_script("nodes.sh", ["ls"], tmp_path, **slurm)
 
 
+@pytest.mark.slow
 def test_the_ranks_of_a_job_share_a_run(tmp_path):
     words = ["run", "photos", "--smoke", "--arms", "tract-0.1", "--out", "out", "run.device=cpu"]
     slurm = {

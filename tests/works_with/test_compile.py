@@ -191,6 +191,7 @@ def test_a_functional_gradient_as_one_graph_is_refused():
         torch.compile(torch.func.grad(loss), fullgraph=True)(parameters)
 
 
+@pytest.mark.slow
 # dynamo warns if a graph ends at a tensor that is not a leaf
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_a_kept_moment_runs_outside_the_graph_and_is_refused_inside_it():

@@ -137,9 +137,8 @@ def measure_covariance(
     by_channel = mean.reshape(patches.groups, -1, x.shape[-1] // patches.groups)  # [g, kernel, C/g]
     shift = by_channel.mean(1, keepdims=True)
     left = (by_channel - shift).reshape(mean.shape)
-    shifted = (patches.pad(x) if patches.kernel_size else x).astype(dtype) - shift.reshape(-1)
-    unpadded = patches._replace(padding=((0, 0),) * len(patches.kernel_size))
-    total = _average(sum_outer_products(shifted, unpadded, dtype) / num_rows, axis_name)
+    total = sum_outer_products(x, patches, dtype, shift.reshape(-1)) / num_rows
+    total = _average(total, axis_name)
     return Covariance(total - left[:, :, None] * left[:, None, :], mean)
 
 

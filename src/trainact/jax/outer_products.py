@@ -2,7 +2,8 @@
 
 Three exact methods give the sum:
 
-- a dense layer's rows are multiplied as they are;
+- a dense layer's rows are multiplied as they are, or in pairs of blocks of columns if they have to
+  be converted first;
 - :func:`sum_by_unfolding` unfolds chunks of output lines to rows. Patch embeddings only need a
   transposition;
 - :func:`trainact.jax.overlapping_patches.sum_by_columns`, on a CPU, for patches that overlap.
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from trainact.jax.overlapping_patches import prefers_columns, sum_by_columns
-from trainact.jax.patches import Patches, unfold
+from trainact.jax.patches import PartReader, Patches, unfold
 
 __all__ = ["sum_by_unfolding", "sum_outer_products"]
 
@@ -28,44 +29,82 @@ WIDE_INPUTS = 256
 
 WIDE_STRIPS = 3
 
+CONVERTED_BLOCKS = 4
+"""Of columns, for wide rows of a dense layer that are converted first."""
 
-def sum_outer_products(x: jax.Array, patches: Patches, dtype: jnp.dtype) -> jax.Array:
+
+def sum_outer_products(
+    x: jax.Array, patches: Patches, dtype: jnp.dtype, shift: jax.Array | None = None
+) -> jax.Array:
     """Return xᵀx summed over the rows (not divided by b), shape [g, n, n].
 
     Args:
         x: the layer's input, [..., n] for a dense layer, [N, *size, C] otherwise.
         patches: how the layer cuts it into rows.
         dtype: of products and sums; narrower inputs are converted before they are multiplied.
+        shift: subtracted from each channel of the padded input, shape [C].
     """
     num_inputs = patches.count_inputs(x)
     if patches.count_rows(x) == 0 or num_inputs == 0:
         return jnp.zeros((patches.groups, num_inputs, num_inputs), dtype)
     if not patches.kernel_size:
-        return _join(_multiply(x.astype(dtype).reshape(-1, 1, num_inputs), 1))
-    unfolding = functools.partial(sum_by_unfolding, patches=patches, dtype=dtype)
+        return _multiply_dense(x.reshape(-1, num_inputs), dtype, shift)
+    unfolding = functools.partial(sum_by_unfolding, patches=patches, dtype=dtype, shift=shift)
     if not prefers_columns(x, patches):
         return unfolding(x)
-    by_columns = functools.partial(sum_by_columns, patches=patches, dtype=dtype)
+    by_columns = functools.partial(sum_by_columns, patches=patches, dtype=dtype, shift=shift)
     return lax.platform_dependent(x, cpu=by_columns, default=unfolding)
 
 
-def sum_by_unfolding(x: jax.Array, patches: Patches, dtype: jnp.dtype) -> jax.Array:
+def _multiply_dense(rows: jax.Array, dtype: jnp.dtype, shift: jax.Array | None) -> jax.Array:
+    """Return xᵀx, shape [1, n, n], of rows [b, n].
+
+    Wide rows are converted in blocks of columns, two at a time. Blocks of rows would divide the
+    batch, which may be sharded.
+    """
+    num_inputs = rows.shape[1]
+    reader = PartReader(rows.dtype, dtype, shift)
+    held = reader.hold(rows)
+    if num_inputs < WIDE_INPUTS or (rows.dtype == dtype and shift is None):
+        return _join(_multiply(reader.read(held)[:, None], 1))
+    width = -(-num_inputs // CONVERTED_BLOCKS)
+    starts = [min(i * width, num_inputs - width) for i in range(CONVERTED_BLOCKS)]
+    pairs = [(left, right) for i, left in enumerate(starts) for right in starts[i:]]
+
+    def take(start: jax.Array) -> jax.Array:
+        own = None if shift is None else lax.dynamic_slice_in_dim(shift, start, width)
+        part = lax.dynamic_slice_in_dim(held, start, width, 1)
+        return reader._replace(shift=own).read(part)
+
+    def add(total: jax.Array, pair: jax.Array) -> tuple[jax.Array, None]:
+        product = jnp.matmul(take(pair[0]).T, take(pair[1]), precision=lax.Precision.HIGHEST)
+        return lax.dynamic_update_slice(total, product, (pair[0], pair[1])), None
+
+    total = lax.full_like(rows, 0, dtype, (num_inputs, num_inputs))
+    upper = jnp.triu(lax.scan(add, total, jnp.asarray(pairs))[0])
+    return (upper + jnp.triu(upper, 1).T)[None]
+
+
+def sum_by_unfolding(
+    x: jax.Array, patches: Patches, dtype: jnp.dtype, shift: jax.Array | None = None
+) -> jax.Array:
     """Return xᵀx, shape [g, n, n], of an input that is unfolded in chunks of output lines.
 
     The chunks divide a dimension of the image, not the batch: so a batch may be sharded, or be the
     axis of a vmap.
     """
-    x = patches.pad(x)
-    return _join(_sum_chunks(x, patches, dtype, x.size // CHUNK_SHARE))
+    reader = PartReader(x.dtype, dtype, shift)
+    x = patches.pad(reader.hold(x))
+    return _join(_sum_chunks(x, patches, reader, x.nbytes // dtype.itemsize // CHUNK_SHARE))
 
 
-def _sum_chunks(x: jax.Array, patches: Patches, dtype: jnp.dtype, most: int) -> list[jax.Array]:
+def _sum_chunks(x: jax.Array, patches: Patches, reader: PartReader, most: int) -> list[jax.Array]:
     """Return what :func:`_multiply` returns, of chunks of at most ``most`` unfolded numbers."""
     axis = max(range(len(patches.positions)), key=lambda i: patches.positions[i])
     count = patches.positions[axis]
     unfolded = patches.count_rows(x) * patches.groups * patches.count_inputs(x)
     if count == 1 or unfolded <= most:
-        rows = unfold(x.astype(dtype), patches)
+        rows = unfold(reader.read(x), patches)
         rows = rows.reshape(-1, math.prod(patches.kernel_size), x.shape[-1])
         return _multiply(rows, patches.groups)
     lines = -(-count // min(count, -(-unfolded // max(1, most))))
@@ -75,7 +114,7 @@ def _sum_chunks(x: jax.Array, patches: Patches, dtype: jnp.dtype, most: int) -> 
     def multiply(start: jax.Array | int, lines: int) -> list[jax.Array]:
         part = lax.dynamic_slice_in_dim(x, start * step, (lines - 1) * step + span, 1 + axis)
         positions = (*patches.positions[:axis], lines, *patches.positions[axis + 1 :])
-        return _sum_chunks(part, patches._replace(positions=positions), dtype, most)
+        return _sum_chunks(part, patches._replace(positions=positions), reader, most)
 
     def add(total: list[jax.Array], start: jax.Array) -> tuple[list[jax.Array], None]:
         return jax.tree.map(jnp.add, total, multiply(start, lines)), None

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from trainact.jax.patches import Patches, unfold_axis
+from trainact.jax.patches import PartReader, Patches, unfold_axis
 
 __all__ = ["prefers_columns", "sum_by_columns"]
 
@@ -48,21 +48,25 @@ def prefers_columns(x: jax.Array, patches: Patches) -> bool:
     num_inputs = patches.count_inputs(x)
     columns, reach, cost = _plan_blocks(x.shape[-1], patches)
     held = x.shape[0] * patches.positions[0] * patches.kernel_size[0] * columns * x.shape[-1]
-    return cost < num_inputs * (num_inputs + SLOW_WIDTH) and 2 * (2 * reach + 1) * held <= x.size
+    held *= max(4, x.dtype.itemsize)  # bytes: narrower inputs are read in float32
+    return cost < num_inputs * (num_inputs + SLOW_WIDTH) and 2 * (2 * reach + 1) * held <= x.nbytes
 
 
-def sum_by_columns(x: jax.Array, patches: Patches, dtype: jnp.dtype) -> jax.Array:
+def sum_by_columns(
+    x: jax.Array, patches: Patches, dtype: jnp.dtype, shift: jax.Array | None = None
+) -> jax.Array:
     """Return xᵀx, shape [1, n, n], of an input [N, height, width, C]."""
     samples, channels = x.shape[0], x.shape[-1]
     (kernel, width), (lines, positions) = patches.kernel_size, patches.positions
     columns, reach, _ = _plan_blocks(channels, patches)
     size = (positions - 1) * patches.strides[1] + width
     blocks = -(-size // columns)
-    x = patches.pad(x, (blocks + reach - 1) * columns - size)
+    reader = PartReader(x.dtype, dtype, shift)
+    x = patches.pad(reader.hold(x), (blocks + reach - 1) * columns - size)
     inner = kernel * columns * channels
 
     def unfold_block(block: jax.Array | int) -> jax.Array:
-        part = lax.dynamic_slice_in_dim(x, block * columns, columns, 2).astype(dtype)
+        part = reader.read(lax.dynamic_slice_in_dim(x, block * columns, columns, 2))
         return unfold_axis(part, patches, 0).reshape(samples * lines, 1, inner)
 
     def add(

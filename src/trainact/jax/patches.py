@@ -19,6 +19,7 @@ from trainact.errors import TrActTypeError, TrActValueError
 __all__ = [
     "DENSE",
     "Padding",
+    "PartReader",
     "Patches",
     "check_input",
     "describe_patches",
@@ -132,6 +133,33 @@ def describe_patches(
         for length, side, span, step in zip(size, sides, spans, steps, strict=True)
     )
     return Patches(kernel, steps, sides, dilations, groups, positions)
+
+
+class PartReader(NamedTuple):
+    """Reads parts of an input in the dtype of the products, so that it is never converted whole."""
+
+    stored: jnp.dtype
+    """Of the input."""
+    dtype: jnp.dtype
+    """Of what is read."""
+    shift: jax.Array | None
+    """Subtracted from each channel, shape [C]."""
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the input is held as integers. XLA would convert a loop's bfloat16 before it."""
+        return self.stored in (jnp.bfloat16, jnp.float16)
+
+    def hold(self, x: jax.Array) -> jax.Array:
+        """Return the input in the form that :meth:`read` takes parts of."""
+        return lax.bitcast_convert_type(x, jnp.uint16) if self.is_hidden else x
+
+    def read(self, part: jax.Array) -> jax.Array:
+        """Return the values of a part."""
+        if self.is_hidden:
+            part = lax.bitcast_convert_type(part, self.stored)
+        part = part.astype(self.dtype)
+        return part if self.shift is None else part - self.shift
 
 
 def unfold(x: jax.Array, patches: Patches) -> jax.Array:

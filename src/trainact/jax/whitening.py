@@ -177,7 +177,10 @@ class _Statistics:
     def add(self, x: jax.Array, patches: Patches) -> None:
         """Add the rows of one batch."""
         if isinstance(x, jax.core.Tracer):
-            raise TrActTypeError("whitening needs values; call it outside of jit.")
+            raise TrActTypeError(
+                "whitening needs values; call it outside of jit. If the model wraps the layer in "
+                "nnx.jit or nnx.remat, pass the layer itself and batches of its input."
+            )
         count = patches.count_rows(x)
         is_float = jnp.issubdtype(x.dtype, jnp.floating)
         self.rounding = max(self.rounding, float(jnp.finfo(x.dtype).eps) if is_float else 0.0)

@@ -116,6 +116,7 @@ def test_bad_options_end_with_one_line_and_exit_code_2(arguments, message, capsy
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_jax_is_measured_on_the_same_layers(tmp_path, capsys):
     for package in ("jaxlib", "flax", "optax"):
         pytest.importorskip(package, reason=f"bench --jax needs {package}")

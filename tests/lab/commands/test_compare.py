@@ -51,6 +51,7 @@ def test_the_same_command_again_runs_nothing_and_a_further_seed_only_itself(tmp_
     assert any(tmp_path.glob("runs/eigen+tract-0.1-*/record.json"))
 
 
+@pytest.mark.slow
 def test_jobs_side_by_side_give_the_same_numbers(tmp_path, capsys):
     one = [*SMALL, "--epochs", "2", "--seeds", "0", "run.device=cpu",
            "--arms", "plain,eigen+tract,eigen+frozen"]  # fmt: skip

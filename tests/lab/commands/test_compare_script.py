@@ -69,6 +69,7 @@ def test_a_script_is_compared_with_its_own_arguments(compare, tmp_path):
     assert "script:train.py" in (tmp_path / "out" / "comparison.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_same_command_again_runs_nothing_and_other_arguments_are_other_runs(compare, tmp_path):
     options = ["--arms", "plain"]
     compare(options=options)

@@ -101,6 +101,7 @@ def test_runs_of_two_networks_are_done_apart_and_never_compared(two, tmp_path, c
         answer(find_records(out))
 
 
+@pytest.mark.slow
 def test_a_failure_is_recorded_listed_tried_again_and_then_forgotten(tmp_path, capsys):
     """Here and in a process of its own; the run beside it is done all the same."""
     file, out = tmp_path / "two.toml", tmp_path / "out"

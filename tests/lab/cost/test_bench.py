@@ -36,6 +36,7 @@ def test_the_zoo_is_the_table():
     assert TABLE_NETWORKS[0] == "squeezenet"
 
 
+@pytest.mark.slow
 def test_each_networks_row_is_written_when_done_and_the_same_command_continues(tmp_path, capsys):
     command = ["bench", "--zoo", "--out", str(tmp_path), "--only"]
     assert cli.main([*command, "squeezenet"]) == 0

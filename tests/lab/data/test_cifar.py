@@ -413,6 +413,7 @@ def test_a_cache_of_an_earlier_version_is_read_where_it_is(home, small, tmp_path
     assert (earlier / "cifar10.safetensors.damaged-1").exists()
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_download_it_once(small, tmp_path, cache):
     archive = pack(write_package(tmp_path / "package", TRAIN, TEST), tmp_path / "a.tgz")
     calls = put_npm(tmp_path, archive, seconds=1)

@@ -17,7 +17,6 @@ pytest.importorskip("rich", reason="terminal tables need rich")
 from trainact.lab.commands import cli
 from trainact.lab.report.wording import SMOKE_WARNING
 
-pytestmark = pytest.mark.slow
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((path for path in map(shutil.which, NAMES) if path), None)
 WIDTHS = (390, 1200)
@@ -43,9 +42,12 @@ addEventListener("load", async () => {
 </script>"""
 """Writes the measured layout into the title of the tested copy."""
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason=f"needs a browser: none of {', '.join(NAMES)} is on PATH"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        CHROMIUM is None, reason=f"needs a browser: none of {', '.join(NAMES)} is on PATH"
+    ),
+]
 
 
 def browse(profile, *options):

@@ -145,6 +145,7 @@ def test_a_run_that_another_process_is_doing_here_is_left_to_it(first, tmp_path)
     assert not second.folder.record_path.exists()
 
 
+@pytest.mark.slow
 def test_of_two_processes_side_by_side_one_does_a_shared_run(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
     recipes = [make_quick(schedule__epochs=1, run__seed=seed) for seed in (0, 1)]
@@ -223,6 +224,7 @@ def test_a_run_whose_time_is_the_result_is_not_taken_but_may_be(first, tmp_path)
     assert timed.folder.path in find_copies(third, [tmp_path])
 
 
+@pytest.mark.slow
 def test_a_recipe_whose_times_are_the_result_refuses_runs_side_by_side(
     tmp_path, capsys, monkeypatch
 ):

@@ -72,6 +72,7 @@ def test_steps_that_overflow_do_not_count(monkeypatch, skipped, steps):
     assert taken == list(range(steps))
 
 
+@pytest.mark.slow
 def test_a_larger_batch_needs_more_memory():
     """In a process of its own: this one may hold memory that earlier tests have freed."""
     code = (
@@ -172,6 +173,7 @@ device = "cpu"
 """
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_line_for_each_arm(tmp_path, capsys, monkeypatch):
     (tmp_path / "two.toml").write_text(FILE)
     words = ["run", str(tmp_path / "two.toml"), "--out", str(tmp_path / "out"), "--full-size"]

@@ -34,6 +34,7 @@ def run(tmp_path, monkeypatch):
     return do
 
 
+@pytest.mark.slow
 def test_what_a_network_prints_is_not_read_as_an_event(run):
     result = run(model__name="small_models:make_loud")
     assert result.failure is None

@@ -6,6 +6,7 @@ member are compared with each other.
 """
 
 import dataclasses
+import functools
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -205,8 +206,16 @@ def read_recipe_tables(reference: str) -> tuple[str, dict[str, Any]]:
 
 def find_experiment(reference: str) -> Experiment:
     """Return the experiment of one of the package's recipes, or of a file."""
+    if reference in list_experiments():
+        return _find_own(reference)
     name, tables = read_recipe_tables(reference)
     return make_experiment(tables, name)
+
+
+@functools.cache
+def _find_own(name: str) -> Experiment:
+    """Return the experiment of one of the package's recipes. Checking its runs takes time."""
+    return make_experiment(read_recipe_tables(name)[1], name)
 
 
 def find_experiments(reference: str) -> list[Experiment]:
