@@ -112,18 +112,17 @@ def render_arms() -> str:
 
 def render_bench(record: dict[str, Any], section: str) -> str:
     """Return one section of a benchmark record as a Markdown table."""
-    first = "extra work / plain step" if section == "step" else "trainact / plain"
-    head = ["", "plain, ms", first, "torch_tract / plain", "extra memory / input"]
+    whole = "whole step / plain" if section == "step" else "trainact / plain"
+    head = ["", "plain, ms", f"extra work / plain {section}", whole, "torch_tract / plain"]
+    head.append("extra memory / input")
     names = ["trainact", "torch_tract"]
     if record.get("kind") == "bench-jax":
         head.remove("torch_tract / plain")
         names.remove("torch_tract")
-    if section == "step":
-        head.insert(3, "whole step / plain")
     has_control = any(f"{CONTROL}_over_plain" in row for row in record[section])
     if has_control:
         head.insert(2, "plain / plain")
-    rows = tuple(_render_row(row, section, names, has_control) for row in record[section])
+    rows = tuple(_render_row(row, names, has_control) for row in record[section])
     return render_markdown(Grid("", tuple(head), rows))
 
 
@@ -210,17 +209,13 @@ def _describe_load(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _render_row(
-    row: dict[str, Any], section: str, names: Sequence[str], has_control: bool
-) -> tuple[str, ...]:
+def _render_row(row: dict[str, Any], names: Sequence[str], has_control: bool) -> tuple[str, ...]:
     cells = [row["name"], f"{row['plain_ms']['median']:.1f}"]
     noisy = row.get("noisy", False)
     if has_control:
         cells.append(_render_ratio(row.get(f"{CONTROL}_over_plain"), digits=3))
-    if section == "step":
-        extra = row["extra_over_plain"]
-        percents = (100 * extra[key] for key in ("median", "low", "high"))
-        cells.append("{:.2f} % [{:.2f}, {:.2f}]".format(*percents))
+    percents = (100 * row["extra_over_plain"][key] for key in ("median", "low", "high"))
+    cells.append("{:.2f} % [{:.2f}, {:.2f}]".format(*percents))
     for name in names:
         cells.append(_render_ratio(row.get(f"{name}_over_plain"), noisy=noisy))
     cells.append(f"{row['extra_bytes'] / row['input_bytes']:.2f}")
