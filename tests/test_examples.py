@@ -42,7 +42,7 @@ def test_every_example_is_tested_and_on_the_page():
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
 @pytest.mark.filterwarnings("ignore::FutureWarning:lightning.*")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", mark_slow(NEEDS, 4))
+@pytest.mark.parametrize("name", mark_slow(NEEDS, 1))
 def test_an_example_trains(name, capsys):
     for package in NEEDS[name]:
         if importlib.util.find_spec(package) is None:

@@ -40,6 +40,7 @@ def test_jit_and_checkpoint_do_not_change_the_gradient():
     assert_near(jax.grad(jax.checkpoint(loss))(WEIGHT), GRADIENT, 1e-6)
 
 
+@pytest.mark.slow
 def test_an_ensemble_has_a_second_moment_each():
     weights, images = jnp.stack([WEIGHT, 2 * WEIGHT]), jnp.stack([IMAGES, IMAGES + 1])
     grads = jax.vmap(jax.grad(loss), (0, 0, None))(weights, images, TARGETS)
@@ -91,6 +92,7 @@ def test_shard_map_needs_no_more_than_the_name_of_the_axis(width):
     assert_near(jax.jit(mapped)(WEIGHT, images), jax.grad(some_loss)(WEIGHT, images), 1e-5)
 
 
+@pytest.mark.slow
 def test_a_scan_over_steps_is_the_loop():
     def step(weight, images):
         return weight - 0.1 * jax.grad(loss)(weight, images), None
@@ -103,6 +105,7 @@ def test_a_scan_over_steps_is_the_loop():
     assert_near(scanned, looped, 1e-5)
 
 
+@pytest.mark.slow
 def test_donated_buffers_train_as_others_do():
     optimizer = optax.adam(1e-2)
 

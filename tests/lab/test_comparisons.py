@@ -76,6 +76,7 @@ def test_every_kind_of_arm_trains(tmp_path):
     assert len(set(weights)) == 10
 
 
+@pytest.mark.slow
 def test_a_run_is_done_once_and_other_settings_are_other_runs(tmp_path):
     done = []
 
@@ -274,6 +275,7 @@ def test_alone_a_script_has_a_run_without_a_record():
         trainact.lab.compare  # noqa: B018
 
 
+@pytest.mark.slow
 def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "lab.md").read_text()

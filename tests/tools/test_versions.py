@@ -55,6 +55,7 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_run_leaves_a_record_of_its_versions_and_tests(project, capfd):
     words = ["--torch", "2.12.1", "--suites", "core", "--results", str(project), "--lowest"]
     assert main(words) == 1
@@ -73,6 +74,7 @@ def test_a_run_leaves_a_record_of_its_versions_and_tests(project, capfd):
     assert not Path(made.split()[-1]).exists()
 
 
+@pytest.mark.slow
 def test_the_tests_that_failed_can_run_again(project, monkeypatch):
     state = json.dumps({"python": "3.11.7", **STATE})
     monkeypatch.setattr(versions, "ENVIRONMENT", f"print({state!r})")

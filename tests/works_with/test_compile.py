@@ -12,6 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 
 from cases import assert_close
+from slow_cases import mark_slow
 from trainact import TrAct, accumulate, outer_products, remove_tract, tract_state
 
 
@@ -125,7 +126,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", mark_slow(OPTIONS, 2), ids=str)
 def test_the_options_compile(options):
     compiled = Compiled(network(nn.Conv2d(3, 4, 3, padding=1), **options), backend="aot_eager")
     for _ in range(3):
@@ -134,6 +135,7 @@ def test_the_options_compile(options):
         assert torch.equal(tract_state(compiled.model)[name], value)
 
 
+@pytest.mark.slow
 def test_a_centered_average_is_one_graph_with_inductor():
     options = {"center": True, "relative": True, "moment_decay": 0.9}
     compiled = Compiled(network(nn.Conv2d(3, 4, 3), **options))
@@ -144,6 +146,7 @@ def test_a_centered_average_is_one_graph_with_inductor():
     assert count_graphs() == 1
 
 
+@pytest.mark.slow
 def test_changing_batch_sizes_share_one_dynamic_graph_when_centered():
     compiled = Compiled(network(nn.Conv2d(3, 4, 3), center=True), backend="aot_eager")
     for count in (6, 7):
@@ -220,6 +223,7 @@ def allow_tf32():
             setting.fp32_precision = "none"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"center": True}], ids=str)
 def test_tf32_does_not_reach_the_moments_products_inside_a_graph(options, monkeypatch):
     """The operator in the graph computes as in eager mode: TF32 is off while it multiplies."""

@@ -50,6 +50,7 @@ def test_torch_export_gives_the_plain_graph(networks, images, dynamic):
     assert torch.equal(programs[1].module()(images), networks[0](images))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("networks", ["evaluation"], indirect=True)
 def test_onnx_gives_the_plain_graph_and_the_same_outputs(networks, images):
     pytest.importorskip("onnxscript", reason="needs onnxscript")

@@ -323,6 +323,7 @@ def test_several_steps_with_a_trained_bias_equal_those_of_whole_batches(train, r
         assert_close(trained[name], weight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole_batch", [False, True], ids=["each", "whole"])
 @every_trainer
 def test_a_resumed_training_ends_where_an_uninterrupted_one_does(train, run, whole_batch):
@@ -371,6 +372,7 @@ def test_an_exception_in_lightning_leaves_no_block_open(failing_run):
     assert not is_inside_accumulate(failing_run.model)
 
 
+@pytest.mark.slow
 def test_an_exception_in_hugging_faces_trainer_is_cleaned_up_on_request_or_by_training_again(failing_run):  # fmt: skip
     trainer = make_hf_trainer(failing_run, failing_run.model)
     (callback,) = [c for c in trainer.callback_handler.callbacks if isinstance(c, huggingface.TrActAccumulation)]  # fmt: skip

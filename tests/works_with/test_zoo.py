@@ -49,7 +49,7 @@ def is_of_this_timm(page: str) -> bool:
     return f" timm {importlib.metadata.version('timm')}," in page
 
 
-@pytest.mark.parametrize("reference", mark_slow(SAMPLE, fast=4))
+@pytest.mark.parametrize("reference", mark_slow(SAMPLE, fast=1))
 def test_the_page_says_what_a_search_finds_today(reference, page):
     source, name = reference.split(":")
     if source == "timm" and name not in list_names("timm"):
@@ -87,6 +87,7 @@ def test_the_page_explains_every_difference_and_no_other(page):
     assert f"on {agreeing} of {len(zoo.TIMM_SMALLEST)}." in page
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_page_and_fails_on_an_unexplained_difference(tmp_path, monkeypatch, capsys):  # fmt: skip
     references = ["timm:test_resnet", "timm:csatv2", "torchvision:vgg11"]
     monkeypatch.setattr(zoo, "list_references", lambda: references)

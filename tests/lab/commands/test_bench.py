@@ -52,6 +52,7 @@ def test_a_case_that_does_not_fit_is_left_out_and_the_others_are_kept(
     assert "try --dtype bfloat16" in said
 
 
+@pytest.mark.slow
 def test_growth_is_measured_and_drawn(tmp_path):
     out = str(tmp_path)
     arguments = ["bench", "--quick", "--sections", "growth", "--out", out]
@@ -88,6 +89,7 @@ def test_launches_of_a_model_by_name(capsys, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_calibration_prints_costs_and_choices(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")

@@ -110,6 +110,7 @@ def test_runs_that_fail_lose_no_other(compare, tmp_path):
     assert out.count("with one seed") == 3
 
 
+@pytest.mark.slow
 def test_a_script_that_takes_no_run_is_refused(compare):
     code, _, err = compare("--without-run", options=["--arms", "plain"])
     assert code == 2

@@ -23,6 +23,7 @@ class Tiny(nnx.Module):
         return self.head(nnx.relu(self.stem(x)).mean((1, 2)))
 
 
+@pytest.mark.slow
 def test_a_step_trains_plain_and_with_tract():
     work = StepCase("tiny", Tiny, (10, 8, 8, 3)).set_up(jnp.float32)
     for name in ("plain", "trainact"):

@@ -77,6 +77,7 @@ def test_held_out_crops_come_out_of_training_whatever_their_number(whole):
     assert len(both.unique(dim=0)) == 8000 + 1000 + 2000
 
 
+@pytest.mark.slow
 def test_two_processes_see_the_same_photos(whole):
     code = (
         "from trainact.lab.data import load_data; from trainact.lab.recipes.recipe import DataFields; "

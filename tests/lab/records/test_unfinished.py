@@ -91,6 +91,7 @@ def test_micro_batches_of_a_network_without_batch_norm_continue_the_run(tmp_path
     assert result.record["recipe"]["run"]["accumulation"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("enabled", [False, True], ids=["plain", "tract"])
 def test_micro_batches_of_such_a_network_change_only_rounding(tmp_path, enabled):
     """Which is why its recipes share an identity."""

@@ -115,6 +115,7 @@ def test_the_detectors_scene_has_the_largest_size(steps):
     assert memory.describe().startswith("2 images of 48 x 80, float32: at most ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error",
     [

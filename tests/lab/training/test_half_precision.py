@@ -116,6 +116,7 @@ def test_overflows_that_do_not_end_are_a_divergence(tmp_path, scaled, monkeypatc
     assert "run.precision=bf16" in record["failure"]
 
 
+@pytest.mark.slow
 def test_the_scale_is_kept_over_an_interruption(tmp_path, scaled, monkeypatch):
     monkeypatch.setattr(train_module, "REPORT_EVERY", 1)
     recipe = make_quick()
@@ -135,6 +136,7 @@ def test_the_scale_is_kept_over_an_interruption(tmp_path, scaled, monkeypatch):
     assert [scaler.get_scale() for scaler in scaled] == [32768] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("usual_signals")
 def test_an_interruption_after_an_overflow_is_no_divergence(tmp_path, scaled, monkeypatch):
     overflow_in(monkeypatch, {1})

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from lab_helpers import InterruptedRunError, ignore, make_quick, stop_after, without_times
+from slow_cases import mark_slow
 from trainact import TrActValueError, UnsupportedLayerError, apply_tract, whiten
 from trainact.lab.data import load_data
 from trainact.lab.models.build import hash_weights
@@ -40,7 +41,7 @@ def prepare_images(session, count):
 
 
 @pytest.mark.parametrize("data", [{}, STREAM], ids=["memory", "stream"])
-@pytest.mark.parametrize("filters", ["eigen", "random"])
+@pytest.mark.parametrize("filters", mark_slow(["eigen", "random"]))
 def test_a_start_is_that_of_the_first_training_images(tmp_path, filters, data):
     """In order, without augmentation; the weights that pair runs are those before it."""
     count, scale = 90, "unit" if filters == "random" else "keep"
@@ -67,7 +68,7 @@ def test_a_start_is_that_of_the_first_training_images(tmp_path, filters, data):
     assert other.trained_from != arms[0].trained_from
 
 
-@pytest.mark.parametrize("values", ["standard", "unit", "raw"])
+@pytest.mark.parametrize("values", mark_slow(["raw", "standard", "unit"]))
 @pytest.mark.parametrize("enabled", [False, True])
 def test_a_scaled_start_has_outputs_of_unit_variance(tmp_path, values, enabled):
     """One factor; the bias and the weights that pair runs stay."""
@@ -182,6 +183,7 @@ def count_starts(monkeypatch):
     return calls
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_resumed_run_keeps_its_start(tmp_path, monkeypatch, frozen):
@@ -206,6 +208,7 @@ def test_a_resumed_run_keeps_its_start(tmp_path, monkeypatch, frozen):
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_a_run_whose_checkpoints_are_damaged_gets_its_start_again(tmp_path, monkeypatch):
     recipe = make_quick(model__start="random")

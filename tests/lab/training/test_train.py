@@ -175,6 +175,7 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     assert again["environment"]["date"] == first["environment"]["date"]
 
 
+@pytest.mark.slow
 def test_the_saved_recipe_runs_again_from_its_file(tmp_path):
     recipe = make_quick(schedule__epochs=1)
     record = train(recipe, tmp_path / "a", ignore)
@@ -183,6 +184,7 @@ def test_the_saved_recipe_runs_again_from_its_file(tmp_path):
     assert without_times(train(saved, tmp_path / "b", ignore)) == without_times(record)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(tmp_path, monkeypatch):
     monkeypatch.setattr(train_module, "REPORT_EVERY", 4)
     recipe = make_quick()
@@ -204,7 +206,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(tmp_path, 
     assert older.exists() is False
 
 
-@pytest.mark.parametrize("damage", ["truncated", "edited", "other"])
+@pytest.mark.parametrize("damage", mark_slow(["truncated", "edited", "other"]))
 def test_a_damaged_record_is_set_aside_and_the_run_done_again(tmp_path, damage):
     recipe = make_quick(schedule__epochs=1)
     record = train(recipe, tmp_path, ignore)

@@ -135,6 +135,7 @@ def test_tract_changes_the_gradient_of_the_first_convolution_and_of_nothing_else
     assert changed == ["backbone.0.weight"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("enabled", [False, True], ids=["plain", "tract"])
 def test_the_loss_on_a_fixed_batch_falls_and_its_objects_are_found(scenes, enabled):
     network = build(dropout=0.0)

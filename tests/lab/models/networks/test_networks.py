@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import trainact
 from network_cases import build_without_values, count_parameters, list_layers
+from slow_cases import mark_slow
 from trainact.errors import TrActValueError
 from trainact.lab.models import networks
 from trainact.lab.models.networks import NETWORKS, build_network
@@ -125,7 +126,7 @@ def test_a_network_has_the_layers_of_the_sheet(name):
     assert last.weight.shape[:2] == (100, sheet.features)
 
 
-@pytest.mark.parametrize("name", SHEET)
+@pytest.mark.parametrize("name", mark_slow(SHEET, 8))
 def test_a_forward_takes_the_multiply_adds_of_the_sheet(name):
     network = build_without_values(name)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -136,7 +137,7 @@ def test_a_forward_takes_the_multiply_adds_of_the_sheet(name):
     assert macs == NETWORKS[name].multiply_adds
 
 
-@pytest.mark.parametrize("name", SHEET)
+@pytest.mark.parametrize("name", mark_slow(SHEET, 8))
 def test_the_first_layer_is_found_and_is_the_sheets(name):
     network = build_without_values(name)
     (found,) = trainact.find_first_layers(network, torch.empty(1, 3, 32, 32))
@@ -159,12 +160,12 @@ def run_backward(name: str) -> tuple[torch.Size, list[str]]:
     return logits.shape, [key for key, p in network.named_parameters() if p.grad is None]
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH)
+@pytest.mark.parametrize("name", mark_slow(ONE_OF_EACH, 8))
 def test_classes_channels_and_size_of_the_image_are_free(name):
     assert run_backward(name)[0] == (2, 7)
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH)
+@pytest.mark.parametrize("name", mark_slow(ONE_OF_EACH, 8))
 def test_every_parameter_gets_a_gradient(name):
     assert run_backward(name)[1] == []
 
