@@ -17,6 +17,8 @@ from torch import nn
 
 from trainact import TrAct, reference
 
+jax.config.update("jax_default_prng_impl", "unsafe_rbg")  # initial weights compile faster
+
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 

@@ -47,7 +47,6 @@ OPTIONS = [
     (center, relative) for center in (False, True, "batchnorm") for relative in (False, True)
 ]
 KEY = jax.random.key(0)
-FAST_KEY = jax.random.key(0, impl="unsafe_rbg")  # compiles faster
 
 
 def list_flax_arguments(geometry: Geometry) -> dict:
@@ -78,7 +77,7 @@ def make_nnx(geometry: Geometry, classes=tract_nnx, **options):
 
 
 def run_nnx(geometry: Geometry, x, weight, bias, grad_z, **options):
-    layer = make_nnx(geometry, kernel_init=nnx.initializers.zeros, **options)
+    layer = make_nnx(geometry, **options)
     layer.kernel[...], layer.bias[...] = weight, bias
 
     def loss(layer, x):
@@ -104,7 +103,7 @@ def run_linen(geometry: Geometry, x, weight, bias, grad_z, **options):
 
 
 def run_equinox(geometry: Geometry, x, weight, bias, grad_z, **options):
-    options = {"axis_name": "batch", "key": FAST_KEY, **options}
+    options = {"axis_name": "batch", "key": KEY, **options}
     if geometry.kernel:
         layer = tract_eqx.TrActConv2d(
             geometry.shape[-1],
