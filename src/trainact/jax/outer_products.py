@@ -81,8 +81,7 @@ def _multiply_dense(rows: jax.Array, dtype: jnp.dtype, shift: jax.Array | None) 
         return lax.dynamic_update_slice(total, product, (pair[0], pair[1])), None
 
     total = lax.full_like(rows, 0, dtype, (num_inputs, num_inputs))
-    upper = jnp.triu(lax.scan(add, total, jnp.asarray(pairs))[0])
-    return (upper + jnp.triu(upper, 1).T)[None]
+    return _mirror(lax.scan(add, total, jnp.asarray(pairs))[0])[None]
 
 
 def sum_by_unfolding(
@@ -148,5 +147,9 @@ def _join(strips: list[jax.Array]) -> jax.Array:
         return strips[0]
     num_inputs = strips[0].shape[-1]
     padded = [jnp.pad(s, ((0, 0), (0, 0), (num_inputs - s.shape[-1], 0))) for s in strips]
-    upper = jnp.triu(jnp.concatenate(padded, axis=1))
-    return upper + jnp.triu(upper, 1).mT
+    return _mirror(jnp.concatenate(padded, axis=1))
+
+
+def _mirror(matrix: jax.Array) -> jax.Array:
+    """Return the symmetric matrix with this upper triangle."""
+    return jnp.triu(matrix) + jnp.triu(matrix, 1).mT

@@ -206,16 +206,16 @@ def read_recipe_tables(reference: str) -> tuple[str, dict[str, Any]]:
 
 def find_experiment(reference: str) -> Experiment:
     """Return the experiment of one of the package's recipes, or of a file."""
-    if reference in list_experiments():
-        return _find_own(reference)
+    read = _read_experiment if reference.endswith(".toml") else _read_own_experiment
+    return read(reference)
+
+
+def _read_experiment(reference: str) -> Experiment:
     name, tables = read_recipe_tables(reference)
     return make_experiment(tables, name)
 
 
-@functools.cache
-def _find_own(name: str) -> Experiment:
-    """Return the experiment of one of the package's recipes. Checking its runs takes time."""
-    return make_experiment(read_recipe_tables(name)[1], name)
+_read_own_experiment = functools.cache(_read_experiment)  # checking all runs takes time
 
 
 def find_experiments(reference: str) -> list[Experiment]:
