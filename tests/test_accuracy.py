@@ -91,7 +91,7 @@ def test_raw_pixels_are_exact_with_a_float64_moment(cifar_images, name, pixels):
 def test_raw_pixels_are_good_enough_by_default_for_small_kernels(cifar_images, name, pixels):
     images = enlarge(cifar_images, pixels)
     in_all, _, _ = measure(images, LAYERS[name], None)
-    assert in_all <= 2e-2
+    assert in_all <= 5e-2
 
 
 def walk(rows: int, columns: int, step: float = 1.0) -> Tensor:
