@@ -61,7 +61,7 @@ CASES = (geometries(), st.sampled_from([0.01, 0.1, 1.0]), st.sampled_from(OPTION
 
 
 @given(*CASES)
-@settings(max_examples=40)
+@settings(max_examples=10)
 def test_it_is_the_explicit_inverse_for_any_layer(geometry, lam, options):
     check_gradient(geometry, lam, *options)
 
@@ -73,7 +73,7 @@ def test_it_is_the_explicit_inverse_for_any_of_many_layers(geometry, lam, option
     check_gradient(geometry, lam, *options)
 
 
-@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("name", mark_slow(GEOMETRIES, 5))
 @pytest.mark.parametrize("center", mark_slow([True, False]))
 def test_float32_agrees_with_the_core(name, center):
     geometry = GEOMETRIES[name]

@@ -47,7 +47,7 @@ def test_it_is_that_of_the_rows(name):
 
 
 @given(geometries())
-@settings(max_examples=40)
+@settings(max_examples=10)
 def test_it_is_that_of_the_rows_of_any_layer(geometry):
     check_moment(geometry)
 

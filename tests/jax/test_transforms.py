@@ -12,6 +12,7 @@ from jax import lax
 from jax.sharding import AxisType, PartitionSpec
 
 from jax_cases import assert_near, count_operators
+from slow_cases import mark_slow
 from trainact.errors import TrActValueError
 from trainact.jax import second_moment, tract_weight
 
@@ -56,7 +57,7 @@ def test_an_ensemble_has_a_second_moment_each():
         lambda mapped: jax.jit(jax.grad(lambda weight: jax.checkpoint(mapped)(weight).sum())),
     ],
 )
-@pytest.mark.parametrize("inner", [loss, jax.jit(loss)])
+@pytest.mark.parametrize("inner", mark_slow([jax.jit(loss), loss]))
 def test_samples_that_share_a_weight_need_the_name_of_their_axis(wrap, inner):
     def mapped(weight):
         return jax.vmap(lambda image, target: inner(weight, image[None], target))(IMAGES, TARGETS)
@@ -73,7 +74,7 @@ def test_gradients_of_single_samples_have_their_own_second_moment():
         assert_near(grad, jax.grad(loss)(WEIGHT, image[None], target[None]), 1e-5)
 
 
-@pytest.mark.parametrize("width", [12, 160])
+@pytest.mark.parametrize("width", mark_slow([160, 12]))
 def test_shard_map_needs_no_more_than_the_name_of_the_axis(width):
     mesh = jax.make_mesh((1,), ("batch",), axis_types=(AxisType.Auto,))
     images = jnp.asarray(RANDOM.standard_normal((2, 12, width, 3)), jnp.float32)

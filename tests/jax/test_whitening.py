@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_cases import GEOMETRIES, assert_near
+from slow_cases import mark_slow
 from trainact import reference
 from trainact.errors import TrActTypeError, TrActValueError
 from trainact.jax import second_moment, whiten_weight
@@ -29,7 +30,7 @@ def whiten_geometry(geometry, **settings):
         return np.asarray(whiten_weight(weight, x, **arguments, **settings))
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("settings", mark_slow(SETTINGS, 2))
 @pytest.mark.parametrize(
     "name", ["dense", "conv-3x3-same", "conv-patches", "conv-groups", "conv1d"]
 )

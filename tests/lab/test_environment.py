@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 import trainact
@@ -62,6 +63,7 @@ def test_a_copy_inside_another_repository_has_no_commit(tmp_path):
     assert commit == ["None", "None"]
 
 
+@pytest.mark.slow
 def test_a_new_record_does_not_change_the_source(tmp_path):
     copy_source(tmp_path, "README", "site", "results")
     (tmp_path / "results" / "record").write_text("new")

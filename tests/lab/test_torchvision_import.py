@@ -29,6 +29,7 @@ def test_the_operators_are_defined_only_while_torchvision_is_imported():
     assert run(code) == "True\n"
 
 
+@pytest.mark.slow
 def test_a_torchvision_that_does_not_match_is_reported_once():
     code = (
         "from trainact.lab.torchvision_import import import_torchvision\n"

@@ -22,6 +22,7 @@ def test_the_committed_tables_are_up_to_date(capsys):
     assert capsys.readouterr().out == "out of date: nothing\n"
 
 
+@pytest.mark.slow
 def test_a_table_that_is_out_of_date_is_written_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(estimates, "FOLDER", tmp_path)
     monkeypatch.setattr(estimates, "list_models", lambda: [("lab:resnet18-tract", "{}", 10, 32)])

@@ -253,7 +253,7 @@ def products_in(graph) -> list[torch.fx.Node]:
     return [n for n in graph.nodes if getattr(n.target, "overloadpacket", None) in kinds]
 
 
-@pytest.mark.parametrize("count", [1, 6])
+@pytest.mark.parametrize("count", mark_slow([6, 1]))
 @pytest.mark.parametrize("options", [{}, {"center": True, "relative": True}], ids=str)
 def test_products_of_the_solve_inside_a_graph_are_float64(options, count):
     """So TF32 cannot reach them; ``count`` gives fewer and more rows than columns."""

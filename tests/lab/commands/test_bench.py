@@ -32,6 +32,7 @@ def test_the_command_writes_a_record_and_a_table(tmp_path, capsys):
     assert "CIFAR 3x3" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_case_that_does_not_fit_is_left_out_and_the_others_are_kept(
     tmp_path, capsys, monkeypatch
 ):

@@ -39,6 +39,7 @@ def test_a_comparison_ends_with_a_table_pictures_and_a_page(tmp_path, capsys):
         assert (tmp_path / name).stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_the_same_command_again_runs_nothing_and_a_further_seed_only_itself(tmp_path, capsys):
     options = [*SMALL, "--epochs", "1", "--out", str(tmp_path)]
     assert compare(capsys, *options, "--seeds", "0-1")[0] == 0

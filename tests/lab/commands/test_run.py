@@ -142,6 +142,7 @@ def test_a_run_that_ends_well_forgets_its_failure(two, tmp_path, capsys):
     assert read_failure(run.folder.path) is None
 
 
+@pytest.mark.slow
 def test_two_small_networks_of_the_table_take_their_smoke_steps(tmp_path, capsys):
     command = ["run", "cifar100-table", "--smoke", "--networks", "squeezenet,shufflenetv2"]
     assert main([*command, "--out", str(tmp_path), "run.device=cpu"]) == 0

@@ -100,6 +100,7 @@ def test_images_in_memory_count_with_the_whole_data_set(monkeypatch):
     assert measure_step(stream).peak == 1000
 
 
+@pytest.mark.slow
 def test_the_detectors_scene_has_the_largest_size(steps):
     changes = {
         "data.folder": "",

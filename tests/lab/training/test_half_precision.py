@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from lab_helpers import make_quick, without_times
+from slow_cases import mark_slow
 from trainact.errors import TrActValueError
 from trainact.lab.recipes.recipe import change_recipe
 from trainact.lab.training import train as train_module
@@ -62,12 +63,14 @@ def overflow_in(monkeypatch, steps):
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"optimizer__first_layer_name": "sgd"},
-        {"optimizer__first_layer_name": "foof", "tract__enabled": False},
-        {"optimizer__first_layer_rule": "mac", "tract__enabled": False},
-    ],
+    mark_slow(
+        [
+            {},
+            {"optimizer__first_layer_name": "sgd"},
+            {"optimizer__first_layer_name": "foof", "tract__enabled": False},
+            {"optimizer__first_layer_rule": "mac", "tract__enabled": False},
+        ]
+    ),
     ids=["same", "sgd", "foof", "mac"],
 )
 def test_scaled_losses_train_as_others_do(tmp_path, scaled, changes):
@@ -91,11 +94,13 @@ def test_scaled_losses_train_as_others_do(tmp_path, scaled, changes):
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"optimizer__first_layer_rule": "norm-preserving", "tract__enabled": False},
-        {"optimizer__first_layer_name": "asgo", "tract__enabled": False},
-    ],
+    mark_slow(
+        [
+            {},
+            {"optimizer__first_layer_rule": "norm-preserving", "tract__enabled": False},
+            {"optimizer__first_layer_name": "asgo", "tract__enabled": False},
+        ]
+    ),
     ids=["tract", "norm-preserving", "asgo"],
 )
 def test_a_step_that_overflows_is_left_out(tmp_path, scaled, monkeypatch, changes):

@@ -40,7 +40,7 @@ def prepare_images(session, count):
     return (pixels.float() / 255 - mean) / std
 
 
-@pytest.mark.parametrize("data", [{}, STREAM], ids=["memory", "stream"])
+@pytest.mark.parametrize("data", mark_slow([STREAM, {}]), ids=["stream", "memory"])
 @pytest.mark.parametrize("filters", mark_slow(["eigen", "random"]))
 def test_a_start_is_that_of_the_first_training_images(tmp_path, filters, data):
     """In order, without augmentation; the weights that pair runs are those before it."""

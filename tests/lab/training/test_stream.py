@@ -84,7 +84,7 @@ def test_workers_do_not_change_the_images(crop: str) -> None:
     assert torch.equal(alone[1], helped[1])
 
 
-@pytest.mark.parametrize("crop", mark_slow(CROPS))
+@pytest.mark.parametrize("crop", mark_slow(CROPS, fast=0))
 def test_a_new_process_reads_the_same_images(tmp_path: Path, crop: str) -> None:
     root = write_folder(tmp_path / "set", {"train/a": 3, "train/b": 3, "test/a": 1})
     images = load_data(DataFields(name=str(root), storage="stream")).train

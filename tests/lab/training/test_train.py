@@ -145,7 +145,7 @@ def test_the_seed_changes_weights_and_order(tmp_path):
             "tract__moment_decay": 0.9,
             "run__accumulation": 2,
         },
-    ], fast=2),
+    ]),
     ids=["sgd", "dropout-ema", "adam-accumulation", "two-optimizers", "bf16-clip", "deit", "speed", "mac",
          "muon-body", "foof", "asgo", "muon-stem", "average"],
 )  # fmt: skip
