@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from comparison_records import diverge, make_arms, make_curves
 from trainact.lab.analysis.answers import answer
 from trainact.lab.analysis.runs import read_runs
-from trainact.lab.analysis.speedups import Reach, find_speed_ups
+from trainact.lab.analysis.speedups import Reach, find_other_speed_ups, find_speed_ups
 from trainact.lab.report.wording import describe_speed_up, format_speed_up
 
 
@@ -82,6 +82,25 @@ def test_a_diverged_run_is_no_point_of_a_curve():
     found, _ = find_speed_ups(read_runs(records))
     assert found[0].budgets == (10, 20)
     assert found[0].reach.factor == pytest.approx(2**0.5)
+
+
+def test_an_arm_can_be_compared_with_another_one_than_plain():
+    curves = ({10: [60], 20: [70], 40: [80]}, {10: [65], 20: [75], 40: [85]})
+    records = make_curves(*curves) + make_curves({}, {10: [55], 20: [66], 40: [76]}, "lr-10")
+    runs = read_runs(records)
+    assert find_other_speed_ups(runs, {"lr-10": "none", "none": "lr-10"}) == ()
+    found = find_other_speed_ups(runs, {"tract-0.1": "lr-10"})
+    assert [(item.arm.name, item.against.name, item.budget) for item in found] == [
+        ("tract-0.1", "lr-10", 20),
+        ("tract-0.1", "lr-10", 40),
+    ]
+    assert found[0].target == 66
+    assert found[0].epochs == pytest.approx(10 * 2**0.1)
+    assert answer(records, against={"tract-0.1": "lr-10"}).other_speed_ups == found
+    assert describe_speed_up(found[0]) == (
+        "TrAct λ=0.1 reaches the accuracy of 20 epochs (66.00 %) of plain, first-layer lr ×10 "
+        "after 10.7 epochs: a speed-up of 1.87× (1 seed)."
+    )
 
 
 def test_one_budget_gives_no_speed_up_and_a_reason():

@@ -1,12 +1,22 @@
 """The cases that trainact bench measures."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from trainact.lab.cost.cases import GPU_NETWORKS, LAYERS, NETWORKS, LayerCase, choose_networks
+from trainact.lab.cost.cases import (
+    FAST_NETWORK,
+    GPU_NETWORKS,
+    LAYERS,
+    NETWORKS,
+    LayerCase,
+    choose_networks,
+)
 from trainact.lab.cost.timing import measure_peak_memory
 from trainact.lab.models.build import build_model
+from trainact.lab.models.networks import build_network
 from trainact.lab.models.networks.vit import CifarViT
 from trainact.lab.recipes.experiment import find_experiment
 from trainact.rows import count_rows, patches_of_layer
@@ -64,6 +74,20 @@ def test_setting_up_a_case_leaves_the_random_state():
     torch.manual_seed(7)
     assert torch.equal(drawn, torch.rand(3))
     assert torch.equal(first.weight, case._make_plain(CPU, torch.float32)[0].weight)
+
+
+def test_the_fast_network_is_that_of_its_recipe():
+    run = find_experiment("cifar10-speed").plan()[0]
+    (case,) = (case for case in NETWORKS if case.name == FAST_NETWORK)
+    assert case.shape == (run.data.batch_size, 3, 32, 32)
+    network, images = replace(case, shape=(2, 3, 32, 32))._make_plain(CPU, torch.float32)
+    assert run.run.channels_last
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    expected = build_network("speed", 10, **run.model.arguments)
+    shapes = {name: value.shape for name, value in network.state_dict().items()}
+    assert shapes == {name: value.shape for name, value in expected.state_dict().items()}
+    for weight in network.parameters():
+        assert weight.dim() < 4 or weight.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_a_gpu_also_measures_the_share_of_the_papers_gpus():

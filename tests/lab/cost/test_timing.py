@@ -92,6 +92,13 @@ def test_after_three_repeats_it_is_marked(monkeypatch):
     assert (contest.noisy, contest.attempts) == (True, 4)
 
 
+def test_a_long_noisy_contest_is_not_repeated_again(monkeypatch):
+    monkeypatch.setattr(timing, "LONGEST_CONTEST", 0.0)
+    work = pretend_times(monkeypatch, [[0.8, 1.0, 1.2]] * 4)
+    contest = compare_with_control(work, 3)
+    assert (contest.noisy, contest.attempts) == (True, 1)
+
+
 def test_the_load_by_other_processes_is_recorded(monkeypatch, tmp_path):
     work = {"plain": lambda: torch.ones(100).sum(), "a": lambda: None}
     load = compare_with_control(work, 1, repeats=0).load

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trainact.lab.analysis.runs import FinishedRun, check_pair, read_runs
-from trainact.lab.analysis.speedups import SpeedUp, find_speed_ups
+from trainact.lab.analysis.speedups import SpeedUp, find_other_speed_ups, find_speed_ups
 from trainact.lab.recipes.arms import PLAIN, Arm
 from trainact.lab.records.record import Record
 from trainact.lab.statistics import compute_median, compute_std, compute_t_interval, find_crossing
@@ -86,6 +86,7 @@ class Answers:
     differences: tuple[Difference, ...] = ()
     others: tuple[Difference, ...] = ()  # to arms other than plain
     speed_ups: tuple[SpeedUp, ...] = ()
+    other_speed_ups: tuple[SpeedUp, ...] = ()  # over arms other than plain
     crossings: tuple[Crossing, ...] = ()
     time_ratios: tuple[TimeRatio, ...] = ()
     missing: tuple[str, ...] = ()  # reasons why statistics are missing
@@ -147,6 +148,7 @@ def answer(
         differences=tuple(differences),
         others=_compare_others(groups, against or {}),
         speed_ups=speed_ups,
+        other_speed_ups=find_other_speed_ups(runs, against or {}),
         crossings=tuple(crossings),
         time_ratios=tuple(time_ratios),
         missing=(*missing, *no_speed_up),

@@ -3,7 +3,8 @@
 Every point is the end of a run with its own full schedule. An arm's mean accuracy over its budgets
 is a curve, linear in the logarithm of the epochs. If it first reaches plain's mean accuracy at E
 epochs after e epochs, the speed-up is E / e. There is no extrapolation: if the smallest budget
-already reaches it, the speed-up is a lower bound; if the largest does not, an upper bound.
+already reaches it, the speed-up is a lower bound; if the largest does not, an upper bound. An arm
+can be compared with another one than plain in the same way.
 """
 
 import statistics
@@ -16,7 +17,10 @@ from trainact.lab.recipes.arms import PLAIN, Arm
 from trainact.lab.statistics import Point, find_in_log, resample
 from trainact.lab.text import count_epochs
 
-__all__ = ["Reach", "SpeedUp", "compute_speed_up", "find_speed_ups"]
+__all__ = ["Reach", "SpeedUp", "compute_speed_up", "find_other_speed_ups", "find_speed_ups"]
+
+Runs = Mapping[int, Mapping[int, FinishedRun]]
+"""The complete runs of an arm, by budget and seed."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +33,14 @@ class Reach:
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """The speed-up of one arm for plain's accuracy at one budget."""
+    """The speed-up of one arm for the accuracy of plain, or of another arm, at one budget."""
 
     arm: Arm
+    against: Arm
     budget: int  # E
-    target: float  # plain's mean accuracy at E, over the seeds below
+    target: float  # mean accuracy of ``against`` at E, over the seeds below
     budgets: tuple[int, ...]  # of the arm
-    seeds: tuple[int, ...]  # that plain has at E and the arm at all its budgets
+    seeds: tuple[int, ...]  # that ``against`` has at E and the arm at all its budgets
     reach: Reach
     epochs: float | None  # e; None if the target is not reached
     low: Reach | None  # 95 % interval by bootstrap over seeds; None for one seed
@@ -68,25 +73,21 @@ def find_speed_ups(
     Raises:
         TrActValueError: runs of one seed differ in initial weights or data.
     """
-    arms: dict[Arm, dict[int, dict[int, FinishedRun]]] = {}
-    for run in runs:
-        if run.complete:
-            arms.setdefault(run.arm, {}).setdefault(run.budget, {})[run.seed] = run
+    arms = _group(runs)
     plain = arms.pop(PLAIN, {})
     found, missing = [], []
     for arm, by_budget in arms.items() if plain else ():
-        larger = [budget for budget in sorted(plain) if budget > min(by_budget)]
         budgets = f"budgets with complete runs: {_list(by_budget)} (plain: {_list(plain)})."
-        if len(by_budget) < 2 or not larger:
+        larger = _list_larger(by_budget, plain)
+        if not larger:
             missing.append(
                 f"{arm.title}: a speed-up needs two or more budgets, and plain at a larger one "
                 f"than the arm's smallest; {budgets}"
             )
-            continue
         for budget in larger:
-            seeds = sorted(set(plain[budget]).intersection(*by_budget.values()))
-            if seeds:
-                found.append(_measure(arm, budget, plain[budget], by_budget, seeds, resamples))
+            result = _measure(arm, by_budget, PLAIN, plain, budget, resamples)
+            if result is not None:
+                found.append(result)
             else:
                 missing.append(
                     f"{arm.title}: no speed-up over plain at {count_epochs(budget)}, because "
@@ -95,19 +96,52 @@ def find_speed_ups(
     return tuple(found), tuple(missing)
 
 
+def find_other_speed_ups(
+    runs: Sequence[FinishedRun], against: Mapping[str, str], resamples: int = 2000
+) -> tuple[SpeedUp, ...]:
+    """Return the speed-ups over arms other than plain that the runs allow.
+
+    ``against`` is, by the name of an arm, that of the other one.
+
+    Raises:
+        TrActValueError: runs of one seed differ in initial weights or data.
+    """
+    arms = _group(runs)
+    names = {arm.name: arm for arm in arms}
+    results = [
+        _measure(arm, by_budget, other, arms[other], budget, resamples)
+        for arm, by_budget in arms.items()
+        if (other := names.get(against.get(arm.name, ""))) is not None
+        for budget in _list_larger(by_budget, arms[other])
+    ]
+    return tuple(result for result in results if result is not None)
+
+
+def _group(runs: Sequence[FinishedRun]) -> dict[Arm, Runs]:
+    arms: dict[Arm, dict[int, dict[int, FinishedRun]]] = {}
+    for run in runs:
+        if run.complete:
+            arms.setdefault(run.arm, {}).setdefault(run.budget, {})[run.seed] = run
+    return dict(arms)
+
+
+def _list_larger(runs: Runs, others: Runs) -> list[int]:
+    """Return the budgets of the others above the smallest one of an arm that has several."""
+    return [budget for budget in sorted(others) if budget > min(runs) and len(runs) > 1]
+
+
 def _measure(
-    arm: Arm,
-    budget: int,
-    plain: Mapping[int, FinishedRun],
-    by_budget: Mapping[int, Mapping[int, FinishedRun]],
-    seeds: Sequence[int],
-    resamples: int,
-) -> SpeedUp:
+    arm: Arm, by_budget: Runs, against: Arm, others: Runs, budget: int, resamples: int
+) -> SpeedUp | None:
+    """Return the speed-up; None if no seed has all the runs that it needs."""
+    seeds = sorted(set(others[budget]).intersection(*by_budget.values()))
+    if not seeds:
+        return None
     budgets = sorted(by_budget)
     for seed in seeds:
         for epochs in budgets:
-            check_pair(plain[seed], by_budget[epochs][seed])
-    targets = [plain[seed].accuracies[-1] for seed in seeds]
+            check_pair(others[budget][seed], by_budget[epochs][seed])
+    targets = [others[budget][seed].accuracies[-1] for seed in seeds]
     curves = {e: [by_budget[e][seed].accuracies[-1] for seed in seeds] for e in budgets}
 
     def compute(chosen: Sequence[int]) -> Reach:
@@ -120,6 +154,7 @@ def _measure(
         low, high = resample(len(seeds), compute, resamples, key=_rank)
     return SpeedUp(
         arm=arm,
+        against=against,
         budget=budget,
         target=statistics.fmean(targets),
         budgets=tuple(budgets),

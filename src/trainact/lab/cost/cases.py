@@ -20,7 +20,7 @@ from trainact.options import DEFAULT_LAM, Options
 from trainact.rows import patches_of_layer
 
 __all__ = [
-    *("GPU_NETWORKS", "GROWTH", "LAYERS", "NETWORKS"),
+    *("FAST_NETWORK", "GPU_NETWORKS", "GROWTH", "LAYERS", "NETWORKS"),
     *("Case", "CaseWork", "LayerCase", "NetworkCase", "choose_networks"),
 ]
 
@@ -41,6 +41,7 @@ class Case:
     name: str
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
+    layout: torch.memory_format = torch.contiguous_format
 
     def set_up(self, device: torch.device, dtype: torch.dtype, compiled: bool) -> CaseWork:
         """Build the module and its input, and return what to time."""
@@ -50,7 +51,8 @@ class Case:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             plain, x = self.make(), torch.randn(self.shape)
-        return plain.to(device, dtype), x.to(device, dtype)
+        plain.to(memory_format=self.layout)  # type: ignore[call-overload]
+        return plain.to(device, dtype), x.to(device, dtype, memory_format=self.layout)
 
 
 class LayerCase(Case):
@@ -110,6 +112,10 @@ def _make_vit_s() -> nn.Module:
     return timm.create_model("vit_small_patch16_224")
 
 
+def _make_fast_network() -> nn.Module:
+    return build_network("speed", 10, image_size=32, widths=(32, 64, 64))
+
+
 def _make_deit(size: str, pixels: int) -> Callable[[], nn.Module]:
     return lambda: build_network(f"deit3-{size}", 1000, image_size=pixels)
 
@@ -126,12 +132,15 @@ LAYERS = (
     LayerCase("ViT-S/16", _conv(384, 16, 16), (32, 3, 224, 224)),
     LayerCase("ViT-B/16", _conv(768, 16, 16), (32, 3, 224, 224)),
 )
+FAST_NETWORK = "CIFAR fast recipe, batch 1024"
+"""The network of the recipe cifar10-speed."""
 NETWORKS = (
     NetworkCase("CIFAR ResNet-18, batch 128", _make_cifar_resnet, (128, 3, 32, 32)),
     NetworkCase("CIFAR ViT, batch 32", CifarViT, (32, 3, 32, 32)),
     NetworkCase("ResNet-18 at 224, batch 8", _make_resnet("resnet18"), (8, 3, 224, 224)),
     NetworkCase("ResNet-50 at 224, batch 8", _make_resnet("resnet50"), (8, 3, 224, 224)),
     NetworkCase("ViT-S/16 at 224, batch 4", _make_vit_s, (4, 3, 224, 224)),
+    NetworkCase(FAST_NETWORK, _make_fast_network, (1024, 3, 32, 32), torch.channels_last),
 )
 GPU_NETWORKS = (
     NetworkCase("DeiT-III ViT-S at 224, batch 512", _make_deit("small", 224), (512, 3, 224, 224)),

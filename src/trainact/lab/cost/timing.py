@@ -45,6 +45,8 @@ WIDEST_CONTROL = 0.03
 CONFIDENCE = 0.95
 
 REPEATS = 3
+LONGEST_CONTEST = 300.0
+"""After so many seconds a noisy contest is not repeated again."""
 STAT = Path("/proc/stat")
 
 
@@ -136,11 +138,11 @@ def compare_with_control(
     """Compare the times with those of ``plain``, which runs twice in each round.
 
     If the interval of the ratio of the two is too wide, ``rounds`` more rounds follow, up to
-    ``repeats`` times.
+    ``repeats`` times, or until the contest has taken too long.
     """
     entrants = {**work, CONTROL: work["plain"]}
     times: dict[str, list[float]] = {name: [] for name in entrants}
-    meter = _LoadMeter()
+    meter, began = _LoadMeter(), time.perf_counter()
     for attempt in range(1, repeats + 2):
         measured = compare_times(entrants, rounds, progress if attempt == 1 else lambda: None)
         for name in times:
@@ -152,7 +154,7 @@ def compare_with_control(
             attempt,
             meter.stop(),
         )
-        if not contest.noisy:
+        if not contest.noisy or time.perf_counter() - began > LONGEST_CONTEST:
             break
     return contest
 

@@ -199,7 +199,7 @@ def _list_results(answers: Answers) -> tuple[BulletList, ...]:
     prefix = wording.SMOKE_PREFIX if answers.kind == "smoke" else ""
     speed_ups = tuple(
         prefix + wording.describe_speed_up(found)
-        for found in answers.speed_ups
+        for found in (*answers.speed_ups, *answers.other_speed_ups)
         if found.budget == largest
     )
     budgets = [

@@ -157,7 +157,12 @@ def describe_results(answers: Answers) -> list[tuple[int, str]]:
 def describe_speed_up(found: SpeedUp) -> str:
     """Return one speed-up as a sentence."""
     title, kind = found.arm.title, found.reach.kind
-    target = f"plain's accuracy of {count_epochs(found.budget)} ({format_number(found.target)} %)"
+    accuracy = f"accuracy of {count_epochs(found.budget)} ({format_number(found.target)} %)"
+    target = (
+        f"plain's {accuracy}"
+        if found.against == PLAIN
+        else f"the {accuracy} of {found.against.title}"
+    )
     result = f"{format_speed_up(found)} ({count(len(found.seeds), 'seed')})"
     if kind == "below":
         most = count_epochs(max(found.budgets))

@@ -1,5 +1,7 @@
 """Devices, ranks and precision, through Accelerate."""
 
+import ctypes
+import platform
 from pathlib import Path
 
 import torch
@@ -13,7 +15,15 @@ from trainact.lab.ranks import count_ranks
 from trainact.lab.recipes.recipe import RunFields
 from trainact.lab.training.trackers import check_tracker
 
-__all__ = ["allow_unused_parameters", "find_exact_dtype", "start_machine", "sum_over_ranks"]
+__all__ = [
+    *("allow_unused_parameters", "find_exact_dtype"),
+    *("keep_freed_memory", "start_machine", "sum_over_ranks"),
+]
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
+"""Parameters of glibc's ``mallopt``."""
+TOP_PAD = 2**26
+"""Bytes that glibc asks the system for in addition, so that it asks less often."""
 
 
 def start_machine(fields: RunFields, folder: Path) -> Accelerator:
@@ -42,6 +52,8 @@ def start_machine(fields: RunFields, folder: Path) -> Accelerator:
             "run.precision to bf16 or no."
         )
     check_tracker(fields.tracker)
+    if use_cpu:
+        keep_freed_memory()
     in_group = torch.distributed.is_available() and torch.distributed.is_initialized()
     other_kind = kind == "cpu" and torch.cuda.is_available()
     AcceleratorState._reset_state(reset_partial_state=other_kind or not in_group)
@@ -64,6 +76,22 @@ def start_machine(fields: RunFields, folder: Path) -> Accelerator:
             f"{accelerator.num_processes}; set run.device to the kind of device that they have."
         )
     return accelerator
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep the memory that it frees, if its allocator is glibc's.
+
+    By default, glibc returns large tensors to the system when they are freed, and the next step
+    gets their memory back page by page. With large batches that takes much of a step's time.
+
+    Returns:
+        Whether the allocator took the settings.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    settings = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1, M_TOP_PAD: TOP_PAD}
+    return all([mallopt(name, value) for name, value in settings.items()])
 
 
 def allow_unused_parameters(accelerator: Accelerator, network: nn.Module) -> None:
