@@ -1,50 +1,71 @@
-"""README's first picture and its numbers: accuracy over epochs, plain and with TrAct."""
+"""README's first picture and its numbers: final accuracy by epochs, plain and with TrAct."""
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from tools.evidence import NO_RECORD, Evidence, hash_records, is_current
-from trainact.lab.analysis.answers import Answers, Difference
+from trainact.lab.analysis.answers import Answers, Difference, Summary
 from trainact.lab.analysis.runs import FinishedRun
+from trainact.lab.analysis.speedups import SpeedUp
+from trainact.lab.cost.bench import Row, read_bench
+from trainact.lab.cost.cases import FAST_NETWORK
 from trainact.lab.files import write_atomically
 from trainact.lab.recipes.arms import BASELINE
 from trainact.lab.report.curves import COLOURS, STYLE, export_picture
 from trainact.lab.report.experiment_page import ExperimentPage
 from trainact.lab.report.tables import describe_data, join_distinct
-from trainact.lab.report.wording import format_difference
+from trainact.lab.report.wording import format_difference, format_number, format_speed_up
 from trainact.lab.text import count, count_epochs
 from trainact.options import DEFAULT_LAM
 
-__all__ = ["FILE", "SHOWN", "draw_opening", "list_stale_opening", "write_opening"]
+__all__ = [
+    *("ARM", "FILE", "SHOWN", "STEP"),
+    *("draw_opening", "list_stale_opening", "read_step", "write_opening"),
+]
 
 FILE = "opening.png"
 SHOWN = {
-    "cifar10-cpu-resnet-sgd": "narrow ResNet-18, SGD",
-    "cifar10-cpu-vit-sgd": "small ViT, SGD",
-    "cifar10-cpu-vit-adam": "small ViT, Adam",
+    "cifar10-speed": "fast network",
+    "cifar10-speed93": "wider fast network",
+    "cifar10-speed-vit": "ViT with 4x4 patches",
 }
 """The recipes of the picture and the titles of its panels."""
+STEP = Path("bench", "fast", "bench.json")
+"""Below the results: ``trainact bench --sections step --only "fast recipe" --out ...``."""
 ON_GITHUB = "https://github.com/trainact/trainact/raw/main/docs/pictures"
 """The folder of the picture, for README on PyPI."""
-TRACT = f"tract-{DEFAULT_LAM:g}"
-WORDS = {TRACT: "TrAct", f"eigen+{TRACT}": "TrAct from a whitened start"}
+ARM = f"eigen+tract-{DEFAULT_LAM:g}"
+"""The arm that the picture is about."""
+WORDS = {
+    f"tract-{DEFAULT_LAM:g}": "TrAct",
+    "eigen+frozen": "a frozen whitened start",
+    ARM: "TrAct from a whitened start",
+}
 """The arms of the picture beside plain training, and what they are called."""
 
 
-def write_opening(evidence: Evidence) -> dict[str, str]:
-    """Return the text of the marked places of README and of the site's first page."""
+def read_step(results: Path) -> Row | None:
+    """Return the row of the fast recipe's network in its record of ``trainact bench``."""
+    record = read_bench(results / STEP) or {}
+    return next((row for row in record.get("step", []) if row["name"] == FAST_NETWORK), None)
+
+
+def write_opening(evidence: Evidence, step: Row | None) -> dict[str, str]:
+    """Return the text of the marked places of README and of the site's first page.
+
+    ``step`` is the cost of TrAct for the network of the first recipe.
+    """
     pages = _select(evidence)
-    sentence = _describe(pages) if pages else ""
+    sentences = _describe(pages, step) if pages else ""
     places = {"opening": ON_GITHUB, "opening-here": "pictures"}
-    title = "Test accuracy after each epoch, plain and with TrAct"
+    title = "Final test accuracy of runs with few and with many epochs, plain and with TrAct"
     return {
-        name: f"![{title}]({folder}/{FILE})\n\n{sentence}" if pages else NO_RECORD
+        name: f"![{title}]({folder}/{FILE})\n\n{sentences}" if pages else NO_RECORD
         for name, folder in places.items()
     }
 
@@ -56,91 +77,137 @@ def list_stale_opening(evidence: Evidence, folder: Path) -> list[str]:
 
 
 def draw_opening(evidence: Evidence, folder: Path) -> None:
-    """Draw a panel for each recipe: means as lines, the range of the seeds as a band."""
+    """Draw a panel for each recipe: means as dots, the range of the seeds as bars."""
     pages = _select(evidence)
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(3.0 * len(pages), 3.0), layout="constrained")
+        figure = Figure(figsize=(max(6.0, 4.0 * len(pages)), 3.6), layout="constrained")
         axes = figure.subplots(1, len(pages), squeeze=False)[0]
         for axis, (name, page) in zip(axes, pages.items(), strict=True):
             _draw_panel(axis, page)
             axis.set_title(SHOWN[name], fontsize=11)
         axes[0].set_ylabel("test accuracy, %")
         arms = axes[0].get_legend_handles_labels()
-        figure.legend(*arms, loc="outside lower center", ncols=3, frameon=False)
+        figure.legend(*arms, loc="outside lower center", ncols=2, frameon=False)
     write_atomically(folder / FILE, export_picture(figure, "png", _hash(pages)))
 
 
 def _select(evidence: Evidence) -> dict[str, ExperimentPage]:
-    """Return the pages of the shown recipes that have a difference between the two arms."""
+    """Return the pages of the shown recipes with an interval for the arm."""
     pages = {name: evidence.get(name) for name in SHOWN}
-    return {
-        name: page
-        for name, page in pages.items()
-        if page is not None and page.answers is not None and _find_differences(page.answers)
-    }
+    return {name: page for name, page in pages.items() if page is not None and _find_budgets(page)}
 
 
-def _find_differences(answers: Answers) -> list[Difference]:
-    return [difference for difference in answers.differences if difference.arm.name == TRACT]
+def _get_answers(page: ExperimentPage) -> Answers:
+    assert page.answers is not None
+    return page.answers
+
+
+def _find_budgets(page: ExperimentPage) -> list[int]:
+    """Return the budgets at which the arm has two or more seeds."""
+    differences = page.answers.differences if page.answers else ()
+    return [found.budget for found in differences if found.arm.name == ARM and found.n > 1]
 
 
 def _read(page: ExperimentPage) -> dict[str, Difference]:
-    """Return the differences to plain at TrAct's largest budget, by arm, of the same seeds."""
-    assert page.answers is not None
-    tract = max(_find_differences(page.answers), key=lambda found: found.budget)
-    found = {d.arm.name: d for d in page.answers.differences if d.budget == tract.budget}
-    return {name: found[name] for name in WORDS if name in found and found[name].n == tract.n}
+    """Return the differences to plain at the largest budget, by arm, of the same seeds."""
+    budget = max(_find_budgets(page))
+    found = {d.arm.name: d for d in _get_answers(page).differences if d.budget == budget}
+    return {name: found[name] for name in WORDS if name in found and found[name].n == found[ARM].n}
 
 
 def _draw_panel(axis: Axes, page: ExperimentPage) -> None:
-    differences = _read(page)
-    seeds = {seed for seed, _ in differences[TRACT].per_seed}
-    styles: dict[str, dict[str, Any]] = {
-        BASELINE: {"color": "#333333", "linestyle": "--", "label": "plain"}
-    }
-    for colour, name in zip(COLOURS, differences, strict=False):
-        styles[name] = {"color": colour, "label": WORDS[name]}
-    assert page.answers is not None
-    for name, style in styles.items():
-        runs = [
-            run
-            for run in page.answers.runs
-            if (run.arm.name, run.budget) == (name, differences[TRACT].budget) and run.seed in seeds
+    """Draw the final accuracy of the arms at each budget that has two or more seeds."""
+    summaries = [s for s in _get_answers(page).summaries if s.budget in _find_budgets(page)]
+    words = {BASELINE: "plain"} | {name: word.removeprefix("a ") for name, word in WORDS.items()}
+    colours = ("#333333", *COLOURS)
+    for place, (name, word) in enumerate(words.items()):
+        shown = [summary for summary in summaries if summary.arm.name == name and summary.n > 1]
+        ends = {s.budget: _list_final(_get_answers(page).runs, s) for s in shown}
+        means = [statistics.fmean(values) for values in ends.values()]
+        bars = [
+            [mean - min(values) for mean, values in zip(means, ends.values(), strict=True)],
+            [max(values) - mean for mean, values in zip(means, ends.values(), strict=True)],
         ]
-        _draw_arm(axis, runs, style)
-    axis.set_xlabel("epoch")
-    axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axis.errorbar(
+            [budget * 1.012 ** (place - 1.5) for budget in ends],  # side by side
+            means,
+            bars,
+            label=word,
+            color=colours[place],
+            linestyle="--" if name == BASELINE else "-",
+            marker="o",
+            markersize=4,
+            capsize=3,
+        )
+    budgets = sorted(set(_find_budgets(page)))
+    axis.set_xscale("log")
+    axis.set_xticks(budgets, [str(budget) for budget in budgets], minor=False)
+    axis.set_xticks([], minor=True)
+    axis.set_xlabel("epochs of the whole run")
     axis.grid(alpha=0.3)
 
 
-def _draw_arm(axis: Axes, runs: Sequence[FinishedRun], style: dict[str, Any]) -> None:
-    columns = list(zip(*(run.accuracies for run in runs), strict=True))
-    epochs = runs[0].epochs
-    band = {"color": style["color"], "alpha": 0.15, "linewidth": 0}
-    axis.fill_between(epochs, list(map(min, columns)), list(map(max, columns)), **band)
-    means = [sum(column) / len(column) for column in columns]
-    axis.plot(epochs, means, linewidth=2, marker="o", markersize=3, **style)
+def _list_final(runs: Sequence[FinishedRun], summary: Summary) -> list[float]:
+    """Return the last accuracies of the runs that a summary is of."""
+    return [
+        run.accuracies[-1]
+        for run in runs
+        if (run.arm, run.budget) == (summary.arm, summary.budget) and run.seed in summary.seeds
+    ]
 
 
-def _describe(pages: dict[str, ExperimentPage]) -> str:
-    """Return data, seeds and differences in a few sentences."""
-    found = {name: _read(page) for name, page in pages.items()}
+def _describe(pages: Mapping[str, ExperimentPage], step: Row | None) -> str:
+    """Return data, differences, speed-ups and the cost of a step in a few sentences."""
     data = join_distinct(
         [describe_data(record["data"]) for page in pages.values() for record in page.study.records]
     )
-    seeds = join_distinct([count(arms[TRACT].n, "seed") for arms in found.values()])
-    results = "\n".join(
-        f"- {SHOWN[name]}, {count_epochs(arms[TRACT].budget)}: "
-        + ", ".join(f"{WORDS[arm]} {format_difference(arms[arm])}" for arm in arms)
-        for name, arms in found.items()
+    results = "\n".join(f"- {SHOWN[name]}, {_describe_page(page)}" for name, page in pages.items())
+    cost = "" if step is None else f"\n\n{_describe_step(step)}"
+    return (
+        f"Final test accuracy on {data}; dots are means over seeds, bars their range. Each dot has "
+        "runs of its own, with a whole learning-rate schedule. Networks and budgets are small "
+        "enough for two cores of a CPU. Difference to plain training in percentage points and "
+        f"speed-up in epochs [95 % intervals]:\n\n{results}{cost}"
+    )
+
+
+def _describe_page(page: ExperimentPage) -> str:
+    """Return the accuracy of plain training, the differences to it, and the speed-ups."""
+    answers, differences = _get_answers(page), _read(page)
+    budget, n = differences[ARM].budget, differences[ARM].n
+    (plain,) = (s for s in answers.summaries if (s.arm.name, s.budget) == (BASELINE, budget))
+    assert plain.mean is not None
+    ascending = sorted(differences.items(), key=lambda item: item[1].mean)
+    gains = ", ".join(f"{WORDS[name]} {format_difference(found)}" for name, found in ascending)
+    text = (
+        f"{count_epochs(budget)}, {count(n, 'seed')}: plain training reaches "
+        f"{format_number(plain.mean)} %; {gains}."
+    )
+    speed_ups = [
+        found
+        for found in (*answers.other_speed_ups, *answers.speed_ups)
+        if (found.arm.name, found.budget) == (ARM, budget) and len(found.seeds) > 1
+    ]
+    if speed_ups:
+        text += f" Speed-up of {WORDS[ARM]}: {', '.join(map(_describe_speed_up, speed_ups))}."
+    return text
+
+
+def _describe_speed_up(found: SpeedUp) -> str:
+    name = found.against.name
+    return f"{format_speed_up(found)} over {WORDS.get(name, 'plain training')}"
+
+
+def _describe_step(step: Row) -> str:
+    """Return TrAct's own work, which is timed alone, as a share of a plain step."""
+    median, low, high = (
+        f"{100 * step['extra_over_plain'][key]:.2f}" for key in ("median", "low", "high")
     )
     return (
-        f"Test accuracy on {data}, {seeds}; lines are means, bands the range of the seeds. "
-        "Networks and budgets are small enough for a CPU, and the learning rate is tuned for plain "
-        "training. Difference to plain training in percentage points [95 % interval]:\n\n"
-        f"{results}"
+        f"TrAct adds {median} % [{low}, {high}] to the time of a training step of the "
+        f"{SHOWN['cifar10-speed']}: its own work, timed alone."
     )
 
 
-def _hash(pages: dict[str, ExperimentPage]) -> str:
+def _hash(pages: Mapping[str, ExperimentPage]) -> str:
     return "-".join(hash_records(page)[:16] for page in pages.values())

@@ -14,7 +14,7 @@ from typing import Any
 from tools import evidence
 from tools.fast_run import write_fast_run
 from tools.how_it_works import draw_steps, list_stale_steps, write_steps
-from tools.opening import draw_opening, list_stale_opening, write_opening
+from tools.opening import draw_opening, list_stale_opening, read_step, write_opening
 from tools.reproduce import write_reproduction
 from tools.rivals_page import read_rivals, write_rivals
 from tools.robustness_page import write_robustness
@@ -32,7 +32,7 @@ from trainact.lab.cost.bench import (
     render_zoo,
 )
 from trainact.lab.cost.launches import METHODS
-from trainact.lab.cost.timing import CONTROL, REPEATS, WIDEST_CONTROL
+from trainact.lab.cost.timing import CONTROL, WIDEST_CONTROL
 from trainact.lab.environment import describe_hardware
 from trainact.lab.recipes.parts import PARTS
 from trainact.lab.report.grid import Grid, render_markdown
@@ -87,7 +87,7 @@ def make_tables(pages: evidence.Evidence, root: Path = ROOT) -> dict[str, str]:
         **write_reproduction(root / "results"),
         **write_rivals(read_rivals(root / "results")),
         **write_units(read_units(root / "results")),
-        **write_opening(pages),
+        **write_opening(pages, read_step(root / "results")),
         **write_robustness(root / "results"),
         **write_when(pages, record),
         **write_steps(),
@@ -199,13 +199,14 @@ def _describe_load(rows: Sequence[dict[str, Any]]) -> str:
     cores = [row["load"]["cores_of_others"] for row in rows if "load" in row]
     known = [number for number in cores if number is not None]
     noisy = sum(row.get("noisy", False) for row in rows)
+    repeats = max((row.get("attempts", 1) for row in rows), default=1) - 1
     if not cores:
         return ""
     load = f"kept up to {max(known):.2g} cores busy" if known else "were not watched"
     return (
         f" Each contest also ran plain against plain; {noisy} of {len(rows)} were noisy: the "
-        f"interval of that ratio was wider than {WIDEST_CONTROL:.0%} after {REPEATS} repeats. "
-        f"Other processes {load}."
+        f"interval of that ratio was wider than {WIDEST_CONTROL:.0%} after up to {repeats} "
+        f"repeats. Other processes {load}."
     )
 
 

@@ -264,13 +264,16 @@ def _format_printed_times(recipe: str) -> str:
 
 
 def _describe_done(experiment: Experiment, studies: Sequence[Study]) -> str:
+    plan = experiment.plan()
+    seeds = {run.run.seed for run in plan}
     records = [
         record
         for study in studies
         if study.name == experiment.name
         for record in find_faithful(experiment.name, study.records, study.tuning)
+        if record["seed"] in seeds
     ]
     if not records:
         return "none"
     hardware = sorted({describe_hardware(record["environment"]) for record in records})
-    return f"{len(records)} of {len(experiment.plan())} runs on {', '.join(hardware)}"
+    return f"{len(records)} of {len(plan)} runs on {' and '.join(hardware)}"

@@ -226,8 +226,10 @@ def _find_crossings(pairs: Pairs) -> Crossing:
 def _compare_time(pairs: Pairs) -> TimeRatio | None:
     """Return the ratio of the median epoch times, without each run's first (warm-up) epoch.
 
-    None if no run of plain took measurable time.
+    Only pairs on one machine with one number of threads count; if there are none, all do. None if
+    no run of plain took measurable time.
     """
+    pairs = [(run, plain) for run, plain in pairs if run.machine == plain.machine] or pairs
 
     def time_epoch(run: FinishedRun) -> float:
         return statistics.median(run.train_seconds[1:] or run.train_seconds)
