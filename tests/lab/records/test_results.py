@@ -7,6 +7,7 @@ import pytest
 from comparison_records import make_record
 from result_folders import write_record, write_study
 from trainact.errors import TrActValueError
+from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.recipes.recipe import identify, make_recipe
 from trainact.lab.records.record import seal, write_failure
 from trainact.lab.records.results import find_runs, list_record_files, sort_key, write_records
@@ -30,12 +31,13 @@ def test_committed_records_are_as_they_were_written(path, tmp_path):
     assert again.read_bytes() == path.read_bytes()
 
 
-def test_every_committed_experiment_has_records_and_tuning():
-    names = {path.parent for path in RESULTS.rglob("records.jsonl")}
-    assert len(names) == 5
-    for name in names:
-        assert (name / "tuning.jsonl").exists()
-        assert (name / "tuning.json").exists()
+def test_every_committed_experiment_with_a_grid_was_tuned():
+    folders = {path.parent for path in RESULTS.rglob("records.jsonl")}
+    assert len(folders) >= 5
+    for folder in folders:
+        tuned = bool(find_experiment(folder.name).grid)
+        assert (folder / "tuning.jsonl").exists() == tuned
+        assert (folder / "tuning.json").exists() == tuned
     assert not list(RESULTS.rglob("record.json"))
 
 
