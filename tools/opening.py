@@ -1,7 +1,7 @@
 """README's first picture and its numbers: final accuracy by epochs, plain and with TrAct."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib as mpl
@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tools.evidence import NO_RECORD, Evidence, hash_records, is_current
-from trainact.lab.analysis.answers import Answers, Difference, Summary
-from trainact.lab.analysis.runs import FinishedRun
+from trainact.lab.analysis.answers import Answers, Difference
 from trainact.lab.analysis.speedups import SpeedUp
 from trainact.lab.cost.bench import Row, read_bench
 from trainact.lab.cost.cases import FAST_NETWORK
@@ -116,13 +115,13 @@ def _read(page: ExperimentPage) -> dict[str, Difference]:
 
 
 def _draw_panel(axis: Axes, page: ExperimentPage) -> None:
-    """Draw the final accuracy of the arms at each budget that has two or more seeds."""
-    summaries = [s for s in _get_answers(page).summaries if s.budget in _find_budgets(page)]
+    """Draw the final accuracy of the arms at each budget, of the seeds that the arm has there."""
+    budgets = sorted(_find_budgets(page))
     words = {BASELINE: "plain"} | {name: word.removeprefix("a ") for name, word in WORDS.items()}
     colours = ("#333333", *COLOURS)
     for place, (name, word) in enumerate(words.items()):
-        shown = [summary for summary in summaries if summary.arm.name == name and summary.n > 1]
-        ends = {s.budget: _list_final(_get_answers(page).runs, s) for s in shown}
+        ends = {budget: _list_final(page, name, budget) for budget in budgets}
+        ends = {budget: values for budget, values in ends.items() if values}
         means = [statistics.fmean(values) for values in ends.values()]
         bars = [
             [mean - min(values) for mean, values in zip(means, ends.values(), strict=True)],
@@ -139,7 +138,6 @@ def _draw_panel(axis: Axes, page: ExperimentPage) -> None:
             markersize=4,
             capsize=3,
         )
-    budgets = sorted(set(_find_budgets(page)))
     axis.set_xscale("log")
     axis.set_xticks(budgets, [str(budget) for budget in budgets], minor=False)
     axis.set_xticks([], minor=True)
@@ -147,13 +145,17 @@ def _draw_panel(axis: Axes, page: ExperimentPage) -> None:
     axis.grid(alpha=0.3)
 
 
-def _list_final(runs: Sequence[FinishedRun], summary: Summary) -> list[float]:
-    """Return the last accuracies of the runs that a summary is of."""
-    return [
+def _list_final(page: ExperimentPage, name: str, budget: int) -> list[float]:
+    """Return an arm's final accuracies for the seeds of the picture's arm, if it has them all."""
+    answers = _get_answers(page)
+    (shown,) = (d for d in answers.differences if (d.arm.name, d.budget) == (ARM, budget))
+    seeds = {seed for seed, _ in shown.per_seed}
+    ends = [
         run.accuracies[-1]
-        for run in runs
-        if (run.arm, run.budget) == (summary.arm, summary.budget) and run.seed in summary.seeds
+        for run in answers.runs
+        if run.complete and (run.arm.name, run.budget) == (name, budget) and run.seed in seeds
     ]
+    return ends if len(ends) == len(seeds) else []
 
 
 def _describe(pages: Mapping[str, ExperimentPage], step: Row | None) -> str:
@@ -175,13 +177,12 @@ def _describe_page(page: ExperimentPage) -> str:
     """Return the accuracy of plain training, the differences to it, and the speed-ups."""
     answers, differences = _get_answers(page), _read(page)
     budget, n = differences[ARM].budget, differences[ARM].n
-    (plain,) = (s for s in answers.summaries if (s.arm.name, s.budget) == (BASELINE, budget))
-    assert plain.mean is not None
+    plain = statistics.fmean(_list_final(page, BASELINE, budget))
     ascending = sorted(differences.items(), key=lambda item: item[1].mean)
     gains = ", ".join(f"{WORDS[name]} {format_difference(found)}" for name, found in ascending)
     text = (
         f"{count_epochs(budget)}, {count(n, 'seed')}: plain training reaches "
-        f"{format_number(plain.mean)} %; {gains}."
+        f"{format_number(plain)} %; {gains}."
     )
     speed_ups = [
         found

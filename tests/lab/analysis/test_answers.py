@@ -132,3 +132,11 @@ def test_a_run_of_one_epoch_is_timed_by_it():
 def test_a_time_ratio_says_whether_both_runs_had_the_same_machine():
     elsewhere = make_record("tract-0.1", 3, 0, 60, environment__processor="another")
     assert not answer([make_record("plain", 3, 0, 60), elsewhere]).time_ratios[0].same_machine
+
+
+def test_pairs_on_one_machine_decide_the_time_ratio():
+    plain = [make_record("plain", 3, seed, 60) for seed in (0, 1)]
+    slow = make_record("tract-0.1", 3, 0, 60, seconds=30.0, environment__processor="another")
+    (ratio,) = answer([*plain, slow, make_record("tract-0.1", 3, 1, 60)]).time_ratios
+    assert (ratio.n, ratio.same_machine) == (1, True)
+    assert ratio.ratio == pytest.approx(1.0)

@@ -115,7 +115,7 @@ def answer(
     Raises:
         TrActValueError: the records cannot be compared with each other.
     """
-    runs = read_runs(records)
+    runs, against = read_runs(records), against or {}
     if not runs:
         return Answers("empty", jobs, missing=("There are no records of runs.",))
     groups: dict[tuple[Arm, int], list[FinishedRun]] = {}
@@ -146,9 +146,9 @@ def answer(
         runs=runs,
         summaries=tuple(_summarise_runs(group) for group in groups.values()),
         differences=tuple(differences),
-        others=_compare_others(groups, against or {}),
+        others=_compare_others(groups, against),
         speed_ups=speed_ups,
-        other_speed_ups=find_other_speed_ups(runs, against or {}),
+        other_speed_ups=find_other_speed_ups(runs, against),
         crossings=tuple(crossings),
         time_ratios=tuple(time_ratios),
         missing=(*missing, *no_speed_up),
