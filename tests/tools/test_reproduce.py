@@ -191,7 +191,8 @@ def test_runs_whose_times_are_the_result_are_counted_in_any_case():
 
 def test_finished_runs_are_counted_with_their_hardware(tmp_path):
     assert read_full_studies(tmp_path) == []
-    for seed in (0, 1):
+    beyond = max(find_experiment("cifar10-vit").seeds) + 1  # more seeds than the recipe's
+    for seed in (0, 1, beyond):
         record = make_faithful("cifar10-vit", make_record("plain", 100, seed, 80))
         write_record(tmp_path / "cifar10-vit", record)
     write_record(tmp_path / "cifar10-vit", make_record("plain", 200, 0, 80))  # of another recipe
