@@ -12,13 +12,13 @@ from trainact.errors import TrActValueError
 from trainact.lab.analysis.studies import find_studies
 from trainact.lab.files import write_atomically
 from trainact.lab.recipes.arms import Arm
-from trainact.lab.recipes.experiment import find_experiments
+from trainact.lab.recipes.experiment import find_experiment, find_experiments
 from trainact.lab.records.results import list_record_files
 from trainact.lab.report.chapters import ChapterId, list_pictures
 from trainact.lab.report.curves import draw_pictures
-from trainact.lab.report.experiment_page import ExperimentPage, make_page
+from trainact.lab.report.experiment_page import ExperimentPage, count_planned, make_page
 from trainact.lab.report.experiments_report import OverviewRow, list_overview, make_overview_grid
-from trainact.lab.report.grid import escape_markdown, render_markdown
+from trainact.lab.report.grid import Grid, escape_markdown, render_markdown
 from trainact.lab.report.render import render_markdown_chapter
 from trainact.options import DEFAULT_LAM
 
@@ -40,7 +40,8 @@ FAMILIES = (
 )
 """Recipes and families of recipes, in the order of the page."""
 NO_RECORD = "No records yet."
-OMITTED = {ChapterId.PAPER, ChapterId.CROSSINGS, ChapterId.RUNS}
+OMITTED = {ChapterId.PAPER, ChapterId.CROSSINGS, ChapterId.RUNS, ChapterId.TIME}
+"""Chapters that the page does not have; the runs shared the machine, so their times mean little."""
 Evidence = dict[str, ExperimentPage | None]
 """By recipe; None if it has no records yet."""
 
@@ -74,6 +75,7 @@ def write_evidence(evidence: Evidence) -> dict[str, str]:
     pages = [page for page in evidence.values() if page is not None]
     selected = [row for page in pages for row in _select_default_lam(page)]
     places = {
+        "evidence-recipes": _render_recipes(evidence),
         "evidence-overview": _render_overview(list_overview(pages)),
         "evidence-summary": _render_overview(selected),
     }
@@ -102,6 +104,18 @@ def list_stale_pictures(evidence: Evidence, folder: Path) -> list[str]:
             if not is_current(path, hash_records(page)):
                 stale.append(path.name)
     return stale
+
+
+def _render_recipes(evidence: Evidence) -> str:
+    """Return the recipes of the page and how many of their runs are done."""
+    rows = []
+    for name, page in evidence.items():
+        experiment = find_experiment(name)
+        done, planned = count_planned(experiment, page.study.records if page else ())
+        budgets = " and ".join(map(str, experiment.budgets))
+        rows.append((f"`{name}`", experiment.title, budgets, f"{done} of {planned}"))
+    head = ("recipe", "content", "epochs", "runs done")
+    return render_markdown(Grid("", head, tuple(rows), text_columns=3))
 
 
 def _select_default_lam(page: ExperimentPage) -> list[OverviewRow]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from trainact.errors import TrActError
+from trainact.errors import TrActError, TrActValueError
 from trainact.lab.commands.tune import find_tuning_file, tune
 from trainact.lab.data import load_data
 from trainact.lab.data.images import DataError
@@ -175,11 +175,16 @@ class Trial:
 
 
 def read_committed(folder: Path) -> Iterator[Record]:
-    """Yield the records in a folder of results."""
+    """Yield the records in a folder of results.
+
+    Raises:
+        TrActValueError: a record is damaged.
+    """
     path = folder / RECORDS
     for run in read_lines(path) if path.exists() else ():
-        if run.record is not None:
-            yield run.record
+        if run.record is None:
+            raise TrActValueError(run.damage)
+        yield run.record
 
 
 def name_experiment(recipe: str, values: str) -> str:

@@ -72,6 +72,9 @@ def _read_result(name: str, budget: int, records: Sequence[Record]) -> RecipeRes
     plain = [s.mean for s in answers.summaries if s.arm == PLAIN and s.mean is not None]
     if not plain:
         return None
+    tuned = [_name(arm) for arm in answers.arms if _is_in_trial(arm)]
+    if twice := sorted({arm for arm in tuned if tuned.count(arm) > 1}):
+        raise TrActValueError(f"{name} has {twice[0]} with several multipliers; keep one.")
     return RecipeResult(
         name,
         budget,
@@ -107,29 +110,33 @@ def _name(arm: Arm) -> str:
 
 def write_rivals(results: Sequence[RecipeResult]) -> dict[str, str]:
     """Return the text of each marked place, by its name."""
-    arms = {"rivals-arms": render_trial()}
+    arms = {"rivals-arms": render_trial(results)}
     if not results:
-        places = ("gains", "over-tract", "summary", "verdict", "slow", "losses")
+        places = ("gains", "over-tract", "summary", "verdict", "rule", "slow", "losses")
         return arms | {f"rivals-{place}": NO_RECORD for place in places}
     return arms | {
         "rivals-gains": _render_differences(results, "to_plain"),
         "rivals-over-tract": _render_differences(results, "to_tract"),
         "rivals-summary": _render_summary(results),
         "rivals-verdict": _describe_verdict(results),
+        "rivals-rule": _apply_rule(results),
         "rivals-slow": _describe_slow(results),
         "rivals-losses": _render_losses(results),
     }
 
 
-def render_trial() -> str:
-    """Return what each arm of the trial is, in a line each."""
+def render_trial(results: Sequence[RecipeResult]) -> str:
+    """Return what each arm of the trial is and on how many recipes it has runs, in a line each."""
     rows = []
-    for arm in parse_arms((*FIRST, *OTHERS, *TUNED, *UNITS), []):
+    controls = [name for name in _list_names(results) if parse_arms([name], [])[0].kind == "lr"]
+    for arm in parse_arms((*FIRST, *controls, *OTHERS, *TUNED, *UNITS), []):
         has_variant = any(part.slot == "variant" for part in arm.parts)
         parts = [part for part in arm.parts if part.slot != "lam" or not has_variant]
         tuned = "; its first-layer learning rate is tuned" if arm.name in TUNED else ""
-        rows.append((f"`{arm.name}`", "; ".join(map(_describe_part, parts)) + tuned))
-    return render_markdown(Grid("", ("arm", "what it is"), tuple(rows), text_columns=2))
+        text = "; ".join(map(_describe_part, parts)) + tuned
+        runs = sum(arm == PLAIN or arm.name in result.arms for result in results)
+        rows.append((f"`{arm.name}`", text, str(runs) if runs else "not run yet"))
+    return render_markdown(Grid("", ("arm", "what it is", "recipes"), tuple(rows), text_columns=2))
 
 
 def _describe_part(part: Part) -> str:
@@ -178,7 +185,8 @@ def _render_summary(results: Sequence[RecipeResult]) -> str:
     )
     rows = []
     for name in _list_names(results):
-        gains = [r.to_plain[name] for r in results if name in r.to_plain]
+        known = [r for r in results if name in r.to_plain]
+        gains = [r.to_plain[name] for r in known]
         over = [r.to_tract[name] for r in results if name in r.to_tract]
         if not gains:
             continue
@@ -186,12 +194,21 @@ def _render_summary(results: Sequence[RecipeResult]) -> str:
             (
                 f"`{name}`",
                 str(len(gains)),
-                f"{statistics.fmean(gain.mean for gain in gains):+.2f}",
+                f"{statistics.fmean(_average_gain(r, name) for r in known):+.2f}",
                 *(str(sum(map(test, gains))) for test in (_wins, _loses)),
                 *(str(sum(map(test, over))) if over else "-" for test in (_wins, _loses)),
             )
         )
     return render_markdown(Grid("", head, tuple(rows)))
+
+
+def _average_gain(result: RecipeResult, name: str) -> float:
+    """Return an arm's mean difference to plain, over the seeds that all arms with several have."""
+    found = [result.to_plain[arm] for arm in result.arms if arm in result.to_plain]
+    seeds = [{seed for seed, _ in difference.per_seed} for difference in found if difference.n > 1]
+    shared = set.intersection(*seeds) if seeds else set()
+    own = result.to_plain[name].per_seed
+    return statistics.fmean([gain for seed, gain in own if seed in shared] or [g for _, g in own])
 
 
 def _wins(difference: Difference) -> bool:
@@ -203,25 +220,36 @@ def _loses(difference: Difference) -> bool:
 
 
 def _describe_verdict(results: Sequence[RecipeResult]) -> str:
-    """Return the outcome of the rule that was fixed before the trial."""
+    """Return on which recipes ``BEST`` is better and worse than ``TRACT``, and where neither."""
     over = {r.name: r.to_tract[BEST] for r in results if BEST in r.to_tract}
     if not over:
         return NO_RECORD
     won = [name for name, difference in over.items() if _wins(difference)]
+    lost = [name for name, difference in over.items() if _loses(difference)]
+    groups = {
+        "better on": won,
+        "worse on": lost,
+        "not clearly different on": [name for name in over if name not in (*won, *lost)],
+    }
+    lines = [f"`{BEST}` against `{TRACT}` on {count(len(over), 'recipe')}:\n"]
+    for title, names in groups.items():
+        shown = "; ".join(f"{name} {format_difference(over[name])}" for name in names)
+        lines.append(f"- {title} {len(names)}" + (f": {shown}" if shown else ""))
+    return "\n".join(lines)
+
+
+def _apply_rule(results: Sequence[RecipeResult]) -> str:
+    """Return whether ``BEST`` beats ``TRACT`` on enough recipes with enough seeds."""
+    over = {r.name: r.to_tract[BEST] for r in results if BEST in r.to_tract}
     complete = [name for name, difference in over.items() if difference.n >= SEEDS]
-    settled = [name for name in won if name in complete]
-    if len(settled) >= NEEDED:
-        verdict = "the rule is met"
+    won = [name for name in complete if _wins(over[name])]
+    if len(won) >= NEEDED:
+        verdict = "The rule is met"
     elif len(complete) == len(RECIPES):
-        verdict = "the rule is not met"
+        verdict = "The rule is not met"
     else:
-        verdict = f"the rule is not decided before all recipes have {count(SEEDS, 'seed')}"
-    where = f" ({', '.join(won)})" if won else ""
-    return (
-        f"`{BEST}` is better than `{TRACT}`, with its 95 % interval above 0, on {len(won)} of the "
-        f"{count(len(over), 'recipe')} run so far{where}; {len(settled)} of these have "
-        f"{count(SEEDS, 'seed')}: {verdict}."
-    )
+        verdict = f"The rule is not decided before all recipes have {count(SEEDS, 'seed')}"
+    return f"{verdict}: {count(len(won), 'such recipe')} with {count(SEEDS, 'seed')} so far."
 
 
 def _describe_slow(results: Sequence[RecipeResult]) -> str:

@@ -1,15 +1,12 @@
 """Fill the part of ``docs/rivals.md`` on inputs of other units, from records of `tools.rivals`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.rivals import RECIPES, UNITS, VALUES, name_experiment
+from tools.rivals import RECIPES, UNITS, VALUES, name_experiment, read_committed
 from tools.rivals_page import NO_RECORD, format_difference
-from trainact.errors import TrActValueError
 from trainact.lab.analysis.answers import Difference, Summary, answer
-from trainact.lab.records.record import Record
-from trainact.lab.records.results import RECORDS, read_lines
 from trainact.lab.report.grid import Grid, render_markdown
 from trainact.lab.text import count
 
@@ -35,23 +32,14 @@ def read_units(results: Path) -> list[UnitsResult]:
     found = []
     for recipe in RECIPES:
         for values in VALUES:
-            records = list(_read_records(results / name_experiment(recipe, values)))
+            committed = read_committed(results / name_experiment(recipe, values))
+            records = [record for record in committed if record["arm"] in UNITS]
             if records:
                 answers = answer(records, against={UNITS[1]: UNITS[0]})
                 summaries = {summary.arm.name: summary for summary in answers.summaries}
                 difference = next(iter(answers.others), None)
                 found.append(UnitsResult(recipe, values, summaries, difference))
     return found
-
-
-def _read_records(folder: Path) -> Iterator[Record]:
-    """Yield the records of ``UNITS`` in a folder of results."""
-    path = folder / RECORDS
-    for run in read_lines(path) if path.exists() else ():
-        if run.record is None:
-            raise TrActValueError(run.damage)
-        if run.record["arm"] in UNITS:
-            yield run.record
 
 
 def write_units(results: Sequence[UnitsResult]) -> dict[str, str]:

@@ -1,14 +1,17 @@
 """Fill ``docs/when.md``: when TrAct helps and when not, from records and the paper's tables."""
 
+import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tools.evidence import NO_RECORD, Evidence
 from trainact.lab.analysis.answers import Difference, answer
+from trainact.lab.paper.claims import read_claim
 from trainact.lab.paper.tables import PrintedTable, list_networks, read_tables
 from trainact.lab.paper.values import TRACT_ARMS, Key, PrintedValue
 from trainact.lab.recipes.arms import BASELINE
+from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.report.experiment_page import ExperimentPage
 from trainact.lab.report.grid import Grid, render_markdown
 from trainact.lab.report.wording import describe_difference, format_difference
@@ -18,6 +21,7 @@ from trainact.options import DEFAULT_LAM
 __all__ = ["PrintedPair", "list_printed_pairs", "write_when"]
 
 TRACT = f"tract-{DEFAULT_LAM:g}"
+WHITENED, FROZEN = f"eigen+{TRACT}", "eigen+frozen"
 GROUPS: dict[str, Callable[[Difference], bool]] = {
     "Better": lambda found: found.low is not None and found.low > 0,
     "Worse": lambda found: found.high is not None and found.high < 0,
@@ -26,15 +30,20 @@ GROUPS: dict[str, Callable[[Difference], bool]] = {
 }
 """Titles of the groups of results; a result is in the first that accepts it."""
 ACCURACIES = ("top1", "map")
+TIMED = {
+    "time-cifar10-vit": "a small ViT on CIFAR-10",
+    "time-vit-s": "ViT-S on ImageNet",
+    "time-vit-b": "ViT-B on ImageNet",
+}
+"""The paper's claims on the training time with TrAct, and their networks."""
 
 
 class Result(NamedTuple):
-    """One recipe, TrAct's difference to plain at the largest budget, and to the control there."""
+    """One recipe, and TrAct's difference to plain at the largest budget."""
 
     name: str
     page: ExperimentPage
     to_plain: Difference
-    to_control: Difference | None
 
 
 class PrintedPair(NamedTuple):
@@ -53,14 +62,15 @@ class PrintedPair(NamedTuple):
 def write_when(evidence: Evidence, bench: dict[str, Any]) -> dict[str, str]:
     """Return the text of each marked place, by its name."""
     results = [
-        _read_result(name, page)
+        Result(name, page, found[0])
         for name, page in evidence.items()
-        if page is not None and _list_differences(page)
+        if page is not None and (found := _list_differences(page))
     ]
     places = {
         "when-summary": _describe_summary,
         "when-results": _list_groups,
         "when-control": _compare_with_control,
+        "when-start": _compare_starts,
         "when-budgets": _render_budgets,
         "when-lams": _render_lams,
     }
@@ -69,6 +79,7 @@ def write_when(evidence: Evidence, bench: dict[str, Any]) -> dict[str, str]:
         "when-paper": _render_paper(),
         "when-paper-losses": _list_paper_losses(),
         "when-cost": _describe_cost(bench),
+        "when-gpu-cost": _describe_gpu_cost(),
     }
 
 
@@ -78,21 +89,23 @@ def _list_differences(page: ExperimentPage, arm: str = TRACT) -> list[Difference
     return sorted((d for d in found if d.arm.name == arm), key=lambda d: -d.budget)
 
 
-def _read_result(name: str, page: ExperimentPage) -> Result:
-    """Return a recipe's result; the control is the plain arm with another first-layer rate."""
-    assert page.answers is not None
-    to_plain = _list_differences(page)[0]
-    rates = [
-        summary.arm.name
-        for summary in page.answers.summaries
-        if summary.arm.kind == "lr" and summary.budget == to_plain.budget
+def _compare(result: Result, *arms: str) -> list[Difference]:
+    """Return the difference of each arm to the next, over the seeds that all completed.
+
+    They are those of the largest budget; none if there is no such seed.
+    """
+    records = [
+        record
+        for record in result.page.study.records
+        if record["budget"] == result.to_plain.budget and record["status"] == "complete"
     ]
-    to_control = None
-    if rates:
-        records = [r for r in page.study.records if r["budget"] == to_plain.budget]
-        others = answer(records, against={TRACT: rates[0]}).others
-        to_control = next(iter(others), None)
-    return Result(name, page, to_plain, to_control)
+    seeds = [{r["seed"] for r in records if r["arm"] == arm} for arm in arms]
+    shared = [r for r in records if r["seed"] in set.intersection(*seeds) and r["arm"] in arms]
+    return [
+        difference
+        for arm, other in itertools.pairwise(arms)
+        for difference in answer(shared, against={arm: other}).others
+    ]
 
 
 def _group(difference: Difference) -> str:
@@ -129,17 +142,35 @@ def _list_groups(results: Sequence[Result]) -> str:
 
 
 def _compare_with_control(results: Sequence[Result]) -> str:
-    """Return a table: TrAct and the control against plain, and TrAct against the control."""
+    """Return a table: TrAct against the control, and the control against plain.
+
+    The control is plain training with another learning rate for the first layer.
+    """
     rows = []
     for result in results:
-        if (found := result.to_control) is not None:
-            control = _list_differences(result.page, found.against.name)[0]
-            shown = map(format_difference, (result.to_plain, control, found))
-            rows.append((result.name, found.against.title, *shown))
-    if not rows:
-        return NO_RECORD
-    head = ("recipe", "control", "TrAct to plain", "control to plain", "TrAct to control")
-    return render_markdown(Grid("", head, tuple(rows), text_columns=2))
+        assert result.page.answers is not None
+        planned = find_experiment(result.name).arms
+        done = [s.arm for s in result.page.answers.summaries if s.budget == result.to_plain.budget]
+        controls = [arm for arm in (*done, *planned) if arm.kind == "lr"]
+        if not controls:
+            continue
+        found = _compare(result, TRACT, controls[0].name, BASELINE)
+        shown = [*map(format_difference, found), str(found[0].n)] if found else ["not run yet"] * 3
+        rows.append((result.name, controls[0].title, *shown))
+    head = ("recipe", "control", "TrAct to control", "control to plain", "n")
+    return render_markdown(Grid("", head, tuple(rows), text_columns=2)) if rows else NO_RECORD
+
+
+def _compare_starts(results: Sequence[Result]) -> str:
+    """Return a table: TrAct from a whitened start against TrAct alone and a frozen start."""
+    rows = []
+    for result in results:
+        for other in (TRACT, FROZEN):
+            for found in _compare(result, WHITENED, other):
+                shown = (format_difference(found), str(found.n))
+                rows.append((result.name, found.arm.title, found.against.title, *shown))
+    head = ("recipe", "arm", "compared with", "difference", "n")
+    return render_markdown(Grid("", head, tuple(rows), text_columns=3)) if rows else NO_RECORD
 
 
 def _render_budgets(results: Sequence[Result]) -> str:
@@ -232,3 +263,9 @@ def _describe_cost(bench: dict[str, Any]) -> str:
         f"Of {count(len(shares), 'measured training step')}, TrAct's own work takes from "
         f"{shares[least]:.2f} % ({least}) to {shares[most]:.2f} % ({most}) of the plain step."
     )
+
+
+def _describe_gpu_cost() -> str:
+    """Return the extra training time that the paper states for GPUs."""
+    stated = ", ".join(f"{read_claim(name).stated} % for {net}" for name, net in TIMED.items())
+    return f"We have not measured GPUs yet. The paper states a longer training time by {stated}."

@@ -36,14 +36,21 @@ def results(tmp_path):
 def test_the_page_says_that_there_are_no_records(tmp_path):
     evidence = read_evidence(tmp_path)
     assert list(evidence) == NAMES
-    assert set(write_evidence(evidence).values()) == {"No records yet."}
+    places = write_evidence(evidence)
+    assert f"| `{NAMES[0]}` | " in places["evidence-recipes"]
+    assert "| 0 of " in places.pop("evidence-recipes")
+    assert set(places.values()) == {"No records yet."}
     assert list_stale_pictures(evidence, tmp_path) == []
 
 
 def test_the_page_has_a_place_for_every_experiment():
     text = (pages.ROOT / "docs" / "evidence.md").read_text()
     marks = set(re.findall(r"<!-- ([\w-]+) -->", text))
-    assert marks == {"evidence-overview", *(f"evidence-{name}" for name in NAMES)}
+    assert marks == {
+        "evidence-recipes",
+        "evidence-overview",
+        *(f"evidence-{name}" for name in NAMES),
+    }
 
 
 def test_records_fill_tables_verdicts_and_pictures(results, tmp_path):

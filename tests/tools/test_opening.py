@@ -14,6 +14,7 @@ from tools.opening import (
     ARM,
     FILE,
     ON_GITHUB,
+    RIVAL,
     SHOWN,
     STEP,
     draw_opening,
@@ -37,9 +38,11 @@ def write_text(results):
     return write_opening(read_evidence(results), read_step(results))["opening"]
 
 
-def find_line(results):
-    (line,) = [line for line in write_text(results).splitlines() if f"- {SHOWN[NAME]}, " in line]
-    return line
+def read_row(results):
+    """Return the cells of the recipe's row by the words of the head."""
+    head, _, row = [line for line in write_text(results).splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in (head, row)]
+    return dict(zip(*cells, strict=True))
 
 
 def test_the_picture_shows_recipes_that_have_the_arm():
@@ -63,10 +66,11 @@ def test_the_numbers_are_those_of_the_largest_budget(results):
     answers = read_evidence(results)[NAME].answers
     (found,) = [d for d in answers.differences if d.budget == 10]
     (plain,) = [s for s in answers.summaries if (s.arm.name, s.budget) == ("plain", 10)]
-    line = find_line(results)
-    assert line.startswith(f"- {SHOWN[NAME]}, 10 epochs, 2 seeds: plain training reaches ")
-    assert f"reaches {plain.mean:.2f} %; " in line
-    assert f"{found.mean:+.2f} [{found.low:.2f}, {found.high:.2f}]. Speed-up" in line
+    row = read_row(results)
+    assert (row["network"], row["epochs"], row["n"]) == (SHOWN[NAME], "10", "2")
+    assert row["plain, %"] == f"{plain.mean:.2f}"
+    expected = f"{found.mean:+.2f} [{found.low:.2f}, {found.high:.2f}]"
+    assert row["TrAct from a whitened start"] == expected
     texts = write_opening(read_evidence(results), None)
     assert f"]({ON_GITHUB}/{FILE})" in texts["opening"]
     assert texts["opening"].replace(ON_GITHUB, "pictures") == texts["opening-here"]
@@ -74,28 +78,38 @@ def test_the_numbers_are_those_of_the_largest_budget(results):
 
 def test_a_larger_budget_counts_when_it_has_two_seeds(results):
     write_study(results / NAME, arms=("plain", ARM), budgets=(20,), seeds=(0,))
-    assert ", 10 epochs, " in find_line(results)
+    assert read_row(results)["epochs"] == "10"
 
 
-def test_other_arms_are_named_if_they_have_the_same_seeds_and_losses_come_first(results):
-    write_study(results / NAME, arms=("eigen+frozen",), budgets=(10,), seeds=(0,))
-    assert "frozen" not in find_line(results)
-    for seed in (0, 1):
-        write_record(results / NAME, make_record("eigen+frozen", 10, seed, 20))
-        write_record(results / NAME, make_record(ARM, 10, seed, 90))
-    line = find_line(results)
-    assert line.index("a frozen whitened start -") < line.index("TrAct from a whitened start +")
+@pytest.mark.parametrize("seeds", [(0,), (0, 2)])
+def test_other_arms_are_shown_if_they_have_the_same_seeds(results, seeds):
+    write_study(results / NAME, arms=(RIVAL,), budgets=(10,), seeds=seeds)
+    row = read_row(results)
+    assert row["frozen whitened start"] == row["against the frozen start"] == "-"
+    write_study(results / NAME, arms=(RIVAL,), budgets=(10,), seeds=(1,))
+    if 2 not in seeds:
+        assert read_row(results)["frozen whitened start"] != "-"
 
 
 def test_speed_ups_are_over_the_rival_and_over_plain(results):
     for budget, accuracy in ((5, 40), (10, 60)):
         for seed in (0, 1):
-            write_record(results / NAME, make_record("eigen+frozen", budget, seed, accuracy))
+            write_record(results / NAME, make_record(RIVAL, budget, seed, accuracy))
             write_record(results / NAME, make_record("plain", budget, seed, accuracy - 10))
             write_record(results / NAME, make_record(ARM, budget, seed, accuracy + 10))
-    line = find_line(results)
-    assert "1.41× [1.41×, 1.41×] over a frozen whitened start, " in line
-    assert line.endswith("≥ 2.00× [≥ 2.00×, ≥ 2.00×] over plain training.")
+    row = read_row(results)
+    assert row["over the frozen start"] == "1.41× [1.41×, 1.41×]"
+    assert row["speed-up over plain"] == "≥ 2.00× [≥ 2.00×, ≥ 2.00×]"
+    assert row["against the frozen start"] == "+10.00 [10.00, 10.00]"
+    for seed in (0, 1):
+        write_record(results / NAME, make_record(RIVAL, 10, seed, 90))
+    assert read_row(results)["over the frozen start"] == "none"
+
+
+def test_a_control_that_was_not_run_is_named(results):
+    assert "Not run yet on the fast network: the control, plain, first-layer" in write_text(results)
+    write_record(results / NAME, make_record("lr-0.3", 10, 0, 50))
+    assert "Not run yet" not in write_text(results)
 
 
 def test_the_cost_of_a_step_is_that_of_the_recipes_network(results):
@@ -105,7 +119,7 @@ def test_the_cost_of_a_step_is_that_of_the_recipes_network(results):
     path = results / STEP
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"kind": "bench", "environment": {}, "step": rows}))
-    assert "TrAct adds 0.42 % [0.40, 0.51] to the time of a training step" in write_text(results)
+    assert "takes 0.42 % [0.40, 0.51] of a plain training step" in write_text(results)
 
 
 def test_other_records_make_the_picture_stale(results, tmp_path):

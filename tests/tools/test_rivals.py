@@ -22,6 +22,7 @@ from tools.rivals import (
     name_experiment,
     read_committed,
 )
+from trainact.errors import TrActValueError
 from trainact.lab.data.images import DataError
 from trainact.lab.recipes.arms import parse_arms
 from trainact.lab.recipes.experiment import find_experiment
@@ -97,6 +98,12 @@ def test_runs_with_a_committed_record_are_not_planned():
         assert len(committed) >= 12
         assert not planned & {(name, record["recipe_id"]) for record in committed}
     assert list(read_committed(rivals.RESULTS / "none")) == []
+
+
+def test_a_damaged_record_is_not_passed_over(tmp_path):
+    (tmp_path / "records.jsonl").write_text("{}\n")
+    with pytest.raises(TrActValueError, match="line 1 of"):
+        list(read_committed(tmp_path))
 
 
 def test_an_arm_of_its_own_optimizer_waits_for_its_factor(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ from comparison_records import make_record
 from tools import rivals_page
 from tools.rivals import RECIPES
 from tools.rivals_page import NO_RECORD, read_rivals, render_trial, write_rivals
+from trainact.errors import TrActValueError
 from trainact.lab.records.record import seal
 from trainact.lab.records.results import RECORDS, write_records
 
@@ -16,6 +17,7 @@ PARTS = {
     "eigen+tract-0.1": {"tract": {"enabled": True}, "model": {"start": "eigen"}},
     "foof+lr-3": {**TUNED, "optimizer": {**TUNED["optimizer"], "first_layer_lr": 3.0}},
     "foof+lr-0.3": {**TUNED, "optimizer": {**TUNED["optimizer"], "first_layer_lr": 0.3}},
+    "lr-0.1": {"optimizer": {"first_layer_lr": 0.1}},
     "eigen+frozen": {"model": {"start": "eigen"}, "optimizer": {"first_layer_frozen": True}},
 }
 
@@ -60,19 +62,19 @@ def test_differences_to_plain_and_to_tract_are_paired(results):
 
 
 def test_the_rule_counts_the_recipes_on_which_the_start_adds_to_tract(results, monkeypatch):
-    verdict = write_rivals(read_rivals(results))["rivals-verdict"]
-    assert verdict.endswith("the rule is not decided before all recipes have 5 seeds.")
+    undecided = "The rule is not decided before all recipes have {} seeds: {} such recipes with"
+    assert apply_rule(results).startswith(undecided.format(5, 0))
     monkeypatch.setattr(rivals_page, "SEEDS", 3)
-    verdict = write_rivals(read_rivals(results))["rivals-verdict"]
-    assert "on 5 of the 5 recipes run so far" in verdict
-    assert verdict.endswith("; 5 of these have 3 seeds: the rule is met.")
+    assert apply_rule(results) == "The rule is met: 5 such recipes with 3 seeds so far."
     for name in RECIPES[:2]:
         (results / name / RECORDS).unlink()
-    verdict = write_rivals(read_rivals(results))["rivals-verdict"]
-    assert verdict.endswith("; 3 of these have 3 seeds: the rule is met.")
+    assert apply_rule(results) == "The rule is met: 3 such recipes with 3 seeds so far."
     (results / RECIPES[2] / RECORDS).unlink()
-    verdict = write_rivals(read_rivals(results))["rivals-verdict"]
-    assert verdict.endswith("the rule is not decided before all recipes have 3 seeds.")
+    assert apply_rule(results).startswith(undecided.format(3, 2))
+
+
+def apply_rule(results):
+    return write_rivals(read_rivals(results))["rivals-rule"]
 
 
 def test_the_rule_is_not_met_with_wins_on_two_recipes(results, monkeypatch):
@@ -81,9 +83,30 @@ def test_the_rule_is_not_met_with_wins_on_two_recipes(results, monkeypatch):
     for name in RECIPES[2:]:
         (results / name / RECORDS).unlink()
         write_results(results, name, arms)
+    assert apply_rule(results) == "The rule is not met: 2 such recipes with 3 seeds so far."
     verdict = write_rivals(read_rivals(results))["rivals-verdict"]
-    assert "on 2 of the 5 recipes" in verdict
-    assert verdict.endswith("the rule is not met.")
+    first, _, better, worse, unclear = verdict.splitlines()
+    assert first == "`eigen+tract-0.1` against `tract-0.1` on 5 recipes:"
+    assert better.startswith(f"- better on 2: {RECIPES[0]} +")
+    assert better.count("(3 seeds)") == 2
+    assert worse == "- worse on 0"
+    assert unclear.startswith(f"- not clearly different on 3: {RECIPES[2]} +0.33 [")
+
+
+def test_mean_gains_are_over_the_seeds_that_all_arms_have(tmp_path):
+    arms = {"plain": [50.0] * 5, "tract-0.1": [51.0, 51, 51, 61, 61], "eigen+frozen": [52.0] * 3}
+    write_results(tmp_path, RECIPES[0], arms)
+    summary = write_rivals(read_rivals(tmp_path))["rivals-summary"]
+    assert "| `tract-0.1` | 1 | +1.00 | " in summary
+    assert "| `eigen+frozen` | 1 | +2.00 | " in summary
+
+
+def test_two_multipliers_of_a_tuned_arm_are_refused(tmp_path):
+    write_results(
+        tmp_path, RECIPES[0], {"plain": [50.0], "foof+lr-3": [49.0], "foof+lr-0.3": [48.0]}
+    )
+    with pytest.raises(TrActValueError, match="has foof with several multipliers"):
+        read_rivals(tmp_path)
 
 
 def test_wins_and_losses_are_summed_up(results):
@@ -107,18 +130,23 @@ def test_a_tuned_arm_is_one_arm_whatever_its_multiplier(tmp_path):
     assert tables["rivals-losses"].count("`foof` against plain -1.00") == 5
 
 
-def test_every_arm_of_the_trial_is_described():
-    table = render_trial()
+def test_every_arm_of_the_trial_is_described(results):
+    table = render_trial([])
     assert "| `eigen+tract-0.1+lr-0.1` | the first layer starts with the eigenvectors" in table
-    assert "; TrAct with λ = 0.1; the first layer's learning rate times 0.1 |" in table
+    assert "; TrAct with λ = 0.1; the first layer's learning rate times 0.1 | not run yet" in table
     assert "| `tract-centered` | TrAct with the covariance of the inputs, jointly" in table
     assert "; its first-layer learning rate is tuned |" in table
     assert table.count("\n") == 1 + 19
+    write_results(results, RECIPES[0], {"plain": [50.0], "lr-0.1": [50.0]})
+    table = render_trial(read_rivals(results))
+    assert "; its bias is trained | 4 |" in table
+    assert "| `lr-0.1` | the first layer's learning rate times 0.1 | 1 |" in table
+    assert table.count("\n") == 1 + 20
 
 
 def test_without_records_every_place_says_so(tmp_path):
     tables = write_rivals(read_rivals(tmp_path))
-    assert tables.pop("rivals-arms") == render_trial()
+    assert tables.pop("rivals-arms") == render_trial([])
     assert set(tables.values()) == {NO_RECORD}
     write_results(tmp_path, RECIPES[0], {"plain": [50.0, 51.0]})
     tables = write_rivals(read_rivals(tmp_path))

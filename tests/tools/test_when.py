@@ -47,7 +47,8 @@ def results(tmp_path):
 def test_without_records_the_page_says_so(tmp_path):
     texts = write_when(read_evidence(tmp_path), BENCH)
     empty = {name for name, text in texts.items() if text == "No records yet."}
-    assert empty == {f"when-{n}" for n in ("summary", "results", "control", "budgets", "lams")}
+    places = ("summary", "results", "control", "start", "budgets", "lams")
+    assert empty == {f"when-{name}" for name in places}
 
 
 def test_each_recipe_is_in_its_group(results):
@@ -65,10 +66,28 @@ def test_each_recipe_is_in_its_group(results):
 
 def test_tract_is_compared_with_the_control_at_the_largest_budget(results):
     texts = write_when(read_evidence(results), BENCH)
-    (row,) = texts["when-control"].splitlines()[2:]
-    assert row.startswith(f"| {BETTER} | plain, first-layer lr ×0.1 | +2.50 ")
+    row, *others = texts["when-control"].splitlines()[2:]
+    assert row.startswith(f"| {BETTER} | plain, first-layer lr ×0.1 | +1.00 [")
     assert "| +1.50 [" in row
-    assert "| +1.00 [" in row
+    assert row.endswith(" | 3 |")
+    assert len(others) == 3
+    assert all(other.endswith("| not run yet | not run yet | not run yet |") for other in others)
+
+
+def test_the_control_and_the_start_are_compared_on_shared_seeds(tmp_path):
+    write_arms(tmp_path, BETTER, (2.0, 2.5, 9.0))
+    write_arms(tmp_path, BETTER, (1.0, 1.5), "lr-0.1", plain=False)
+    write_arms(tmp_path, BETTER, (4.0, 5.0, 11.0), "eigen+tract-0.1", plain=False)
+    write_arms(tmp_path, BETTER, (4.0, 4.5), "eigen+frozen", plain=False)
+    texts = write_when(read_evidence(tmp_path), BENCH)
+    (row,) = texts["when-control"].splitlines()[2:]
+    assert "| +1.00 [1.00, 1.00] | +1.25 [" in row
+    assert row.endswith(" | 2 |")
+    tract, frozen = texts["when-start"].splitlines()[2:]
+    assert tract.startswith(f"| {BETTER} | eigen+tract-0.1 | TrAct λ=0.1 | +2.17 [")
+    assert tract.endswith(" | 3 |")
+    assert "| eigen+tract-0.1 | eigen+frozen | +0.25 [" in frozen
+    assert frozen.endswith(" | 2 |")
 
 
 def test_budgets_and_lambdas_are_tables(results):

@@ -6,6 +6,7 @@ from comparison_records import make_record
 from result_folders import write_record, write_study, write_tuning
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.studies import find_studies
+from trainact.lab.commands import cli
 
 OWN, VIT, TABLE = "cifar10-cpu-resnet-sgd", "cifar10-vit", "cifar100-table"
 ARMS = ("plain", "tract-0.1")
@@ -37,6 +38,16 @@ def test_runs_of_one_recipe_in_two_folders_are_one_study(tmp_path):
         ("here-mine", 2),
         ("there-mine", 2),
     ]
+
+
+def test_a_run_and_its_collected_record_are_one_result(tmp_path):
+    record = make_record("plain", 2, 0, 50)
+    record["recipe"]["data"] = {"folder": "/some/place/images"}
+    write_record(tmp_path / "runs" / VIT, record)
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    assert cli.main(["collect", str(runs), "--into", str(results)]) == 0
+    (study,), _ = find_studies([runs, results])
+    assert len(study.records) == 1
 
 
 def test_tuning_runs_belong_to_no_study(tmp_path):

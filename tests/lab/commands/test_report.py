@@ -112,7 +112,7 @@ def test_the_numbers_are_those_of_the_comparison(results, markdown):
     own = next(study for study in studies if study.name == OWN)
     difference = answer(own.records).differences[-1]
     assert f"{difference.mean:+.2f}" in markdown
-    assert "Whether other processes used the machine was not recorded" in markdown
+    assert "whether other processes used the machine was not recorded" in markdown
 
 
 def test_damaged_records_are_skipped_and_named(results, tmp_path, capsys):

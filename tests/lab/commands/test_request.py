@@ -25,7 +25,7 @@ def ask(command, *words):
     arguments = parser.parse_intermixed_args(words)
     fields = []
     if command == "compare":
-        arguments.arms = arguments.arms or module.ARMS
+        arguments.arms = arguments.arms or module.choose_default_arms(arguments)
         fields = [module._read_fields(arguments)]
     return module.read_experiments(arguments, *fields)
 
@@ -87,16 +87,21 @@ def test_compare_takes_arms_of_several_parts():
 
 
 def test_run_takes_arms_that_the_recipe_does_not_have():
-    """Also at budgets that the recipe limits to some arms; its own arms keep their budgets."""
+    """Also at budgets that the recipe limits to some arms; its own arms keep their budgets.
+
+    An own arm that has none of the budgets was asked for, so it is not dropped.
+    """
     arms = "plain,eigen+tract-0.1,frozen+eigen,lr-0.3,tract"
     words = ["cifar10-cpu-vit-adam", "--arms", arms, "--seeds", "0-1"]
     plan = run(*words, "--epochs", "12").plan()
     assert {one.schedule.epochs for one in plan} == {12}
-    names = ["plain", "eigen+tract-0.1", "eigen+frozen", "tract-0.1"]  # lr-0.3 is for 6 epochs
+    names = ["plain", "eigen+tract-0.1", "eigen+frozen", "lr-0.3", "tract-0.1"]
     assert [one.run.arm for one in plan] == 2 * names
     assert plan[2].optimizer.first_layer_frozen
     both = run(*words).plan()
-    assert [one.run.arm for one in both if one.schedule.epochs == 6][:4] == [*names[:3], "lr-0.3"]
+    assert [one.run.arm for one in both if one.schedule.epochs == 6] == 2 * names
+    at_most = [one.run.arm for one in both if one.schedule.epochs == 12]
+    assert at_most == 2 * [name for name in names if name != "lr-0.3"]  # which is for 6 epochs
     own = run("cifar10-cpu-vit-adam", "--epochs", "12", "--seeds", "0-1").plan()
     assert [one for one in plan if one.run.arm == "plain"] == [
         one for one in own if one.run.arm == "plain"
@@ -205,6 +210,15 @@ def test_a_comparison_has_one_recipe_and_ray_options_need_ray(capsys):
 def test_pretrained_weights_can_be_given_to_a_comparison():
     experiment = compare("transfer-cars", "--epochs", "2", "model.weights=a.safetensors")
     assert {run.model.weights for run in experiment.plan()} == {"a.safetensors"}
+    assert {run.model.start for run in experiment.plan()} == {"default"}
+    experiment = compare("photos", "--arms", "plain,eigen", "model.weights=a.safetensors")
+    with pytest.raises(TrActValueError, match="would replace the first layer's pretrained weights"):
+        experiment.plan()
+
+
+def test_the_recipes_rate_stays_with_its_own_optimizer():
+    assert compare("cifar10-speed", "--optimizer", "sgd").recipe.optimizer.lr == 8
+    assert compare("photos", "--optimizer", "adam").recipe.optimizer.lr == 1e-3
 
 
 def test_another_budget_needs_milestones_of_its_own(tmp_path, capsys):

@@ -75,11 +75,13 @@ def test_the_command_lists_networks_parts_and_what_is_wrong(capsys, tmp_path):
     assert len(capsys.readouterr().out.splitlines()) == 2  # another budget has all arms
     for wrong, message in (
         (["--networks", "vgg12"], "unknown network of cifar100-table 'vgg12'; did you mean"),
-        (["--arms", "plain", "--epochs", "133"], "has no run with these arms and budgets"),
         (["--shard", "3/2"], "--shard takes i/n"),
     ):
         assert main([*base, *wrong]) == 2
         assert message in capsys.readouterr().err
+    own = ["cifar10-vit-norms", "--paper-only", "--arms", "patch-norm tract-0.1"]
+    assert main(["run", *own, "--dry-run"]) == 2
+    assert "has no run with these arms and budgets" in capsys.readouterr().err
     assert main(["run", "photos", "--networks", "vgg11"]) == 2
     assert "photos has one network" in capsys.readouterr().err
 

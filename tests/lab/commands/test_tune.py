@@ -71,6 +71,28 @@ def test_a_rate_is_chosen_on_held_out_images_and_used_by_every_arm(recipe, tmp_p
     assert len(capsys.readouterr().out.splitlines()) == 2 * 3
 
 
+def test_a_second_budget_leaves_the_first_and_its_settings_are_kept(recipe, tmp_path, capsys):
+    def tune(*words):
+        return main(["tune", str(recipe), "--out", str(tmp_path / "out"), *words])
+
+    setting = "optimizer.weight_decay=0.01"
+    assert tune("--epochs", "1", setting) == 0
+    assert f"{recipe} {setting} --epochs 1 --tuned" in capsys.readouterr().out
+    file = tmp_path / "out" / "quick" / "tuning" / "tuning.json"
+    before = json.loads(file.read_text())
+    assert tune("--epochs", "2", setting) == 0
+    after = json.loads(file.read_text())
+    assert list(after["chosen"]) == ["1", "2"]
+    assert after["tried"][: len(before["tried"])] == before["tried"]
+    assert len(after["tried"]) == 2 * len(before["tried"])
+    capsys.readouterr()
+    for words in (["tune", "--out", str(tmp_path / "out")], ["run", "--tuned", str(file)]):
+        assert main([words[0], str(recipe), *words[1:], "--epochs", "2"]) == 2
+        message = "chosen with optimizer.weight_decay=0.01, and not with 0; use the same"
+        assert message in capsys.readouterr().err
+    assert main(["run", str(recipe), "--tuned", str(file), "--dry-run", setting]) == 0
+
+
 def test_a_run_that_fails_says_nothing_about_its_value(recipe, tmp_path, monkeypatch, capsys):
     real = runner.train
 
@@ -189,6 +211,15 @@ def test_what_was_tuned_must_be_what_is_run(tmp_path):
     (tmp_path / "other.json").write_text("[]")
     with pytest.raises(TrActValueError, match="was not written by trainact tune"):
         read_tuning(tmp_path / "other.json")
+
+
+def test_an_arm_of_the_recipes_file_is_kept():
+    own = {"slow": {"optimizer.first_layer_lr": 0.1, "model.start": "eigen"}}
+    table = {"title": "x", "budgets": [2], "arms": ["plain", "lr-0.3"], "extra_arms": own}
+    experiment = make_experiment({**recipe_to_dict(make_quick()), "experiment": table}, "x")
+    chosen = {"2": {"optimizer.first_layer_lr": 3.0}}
+    tuned = use_tuning(experiment, {"experiment": "x", "chosen": chosen})
+    assert [r.run.arm for r in tuned.plan() if not r.run.seed] == ["plain", "slow", "lr-3"]
 
 
 def test_a_page_says_where_runs_do_not_have_the_chosen_rates(tmp_path):

@@ -103,6 +103,22 @@ RESULTS = Path(__file__).parents[3] / "results"
             "set optimizer.momentum below 1; got 1.0",
         ),
         (
+            {
+                "tract": {"enabled": False},
+                "optimizer": {
+                    "units": "decoupled",
+                    "nesterov": True,
+                    "reduction": "sum",
+                    "first_layer_name": "foof",
+                },
+            },
+            "optimizer.units='decoupled' is not defined for optimizer.first_layer_name='foof'",
+        ),
+        (
+            {"model": {"start": "eigen", "weights": "a.safetensors"}},
+            "model.start='eigen' would replace the first layer's pretrained weights",
+        ),
+        (
             {"optimizer": {"lookahead_steps": 5, "lookahead_decay": 1.5}},
             "optimizer.lookahead_decay is at most 1; got 1.5",
         ),
@@ -154,7 +170,7 @@ def test_every_field_can_be_set_by_its_dotted_name_and_comes_back_from_a_file(tm
         "data.flip_order": "alternating", "optimizer.reduction": "sum", "optimizer.units": "step",
         "optimizer.lookahead_decay": "0.5",
         "data.std": "[0.3, 0.4]", "tract.layers": "a.b,c", "schedule.milestones": "3,4.5",
-        "model.start": "eigen", "model.start_scale": "unit", "tract.moment_decay": "0.9",
+        "model.start": "default", "model.start_scale": "unit", "tract.moment_decay": "0.9",
         "optimizer.first_layer_frozen": "false", "optimizer.first_layer_rule": "none",
         "optimizer.body": "muon", "optimizer.muon_momentum": "0.9",
     }  # fmt: skip
@@ -178,7 +194,7 @@ def test_every_field_can_be_set_by_its_dotted_name_and_comes_back_from_a_file(tm
         if before[table][key] == after[table][key]
     ]  # fmt: skip
     assert unchanged == [
-        "data.evaluate_on", "optimizer.units", "optimizer.first_layer_frozen",
+        "data.evaluate_on", "model.start", "optimizer.units", "optimizer.first_layer_frozen",
         "optimizer.first_layer_rule", "optimizer.loss",
     ]  # fmt: skip
     assert recipe.tract.layers == ("a.b", "c")

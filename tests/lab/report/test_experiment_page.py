@@ -41,6 +41,18 @@ def test_an_arm_may_be_compared_with_an_arm_other_than_plain(tmp_path):
     assert row[3].startswith("+1.50 [")
 
 
+def test_the_page_says_what_is_left_and_lists_runs_beyond_the_recipes(tmp_path):
+    name = "imagenette-cpu-vit"
+    for arm in ARMS:
+        for seed in (0, 3, 4):
+            record = make_faithful(name, make_record(arm, 24, seed, 40))
+            write_record(tmp_path / name, record)
+    (page,) = read_report([tmp_path]).pages
+    assert page.description[-1] == "2 of the recipe's 12 runs are done."
+    command = find_chapter(page, ChapterId.REPRODUCE).command
+    assert command.endswith("--epochs 24 --seeds 3,4 --arms plain,tract-0.1")
+
+
 def test_networks_in_separate_folders_belong_to_one_recipe(tmp_path):
     for network in ("vgg16", "resnet18"):
         for arm in ARMS:

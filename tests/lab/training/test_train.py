@@ -176,6 +176,27 @@ def test_a_finished_run_is_not_run_again(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_finished_run_without_its_weights_says_so(tmp_path):
+    recipe, events = make_quick(schedule__epochs=1), []
+    train(change_recipe(recipe, {"run.keep_weights": False}), tmp_path, ignore)
+    train(recipe, tmp_path, events.append)
+    (note,) = [event.text for event in events if event.kind == "note"]
+    path = RunFolder(tmp_path, recipe).path
+    assert note == f"finished without its weights; remove {path} to train it again"
+
+
+def test_a_record_names_the_code_with_which_the_run_started(tmp_path, monkeypatch):
+    commit = ["first"]
+    monkeypatch.setattr(train_module, "describe_environment", lambda device: {"commit": commit[0]})
+
+    def change(event):
+        commit[0] = "second" if event.kind == "epoch" else commit[0]
+
+    record = train(make_quick(schedule__epochs=1), tmp_path, change)
+    assert commit == ["second"]
+    assert record["environment"]["commit"] == "first"
+
+
 def test_the_saved_recipe_runs_again_from_its_file(tmp_path):
     recipe = make_quick(schedule__epochs=1)
     record = train(recipe, tmp_path / "a", ignore)

@@ -16,7 +16,10 @@ from trainact.lab.records.record import Record
 from trainact.lab.statistics import compute_median, compute_std, compute_t_interval, find_crossing
 from trainact.lab.text import count_epochs
 
-__all__ = ["Answers", "Crossing", "Difference", "Summary", "TimeRatio", "answer"]
+__all__ = [
+    *("Answers", "Crossing", "Difference", "Summary", "TimeRatio"),
+    *("answer", "summarise_runs"),
+]
 
 Pairs = Sequence[tuple[FinishedRun, FinishedRun]]
 """Complete runs of an arm and of plain with the same budget and seed."""
@@ -144,7 +147,7 @@ def answer(
         kind=runs[0].kind,
         jobs=jobs,
         runs=runs,
-        summaries=tuple(_summarise_runs(group) for group in groups.values()),
+        summaries=tuple(summarise_runs(group) for group in groups.values()),
         differences=tuple(differences),
         others=_compare_others(groups, against),
         speed_ups=speed_ups,
@@ -155,7 +158,7 @@ def answer(
     )
 
 
-def _summarise_runs(runs: Sequence[FinishedRun]) -> Summary:
+def summarise_runs(runs: Sequence[FinishedRun]) -> Summary:
     """Return mean and standard deviation of the accuracies of one arm at one budget."""
     accuracies = {run.seed: run.accuracies[-1] for run in runs if run.complete}
     values = list(accuracies.values())

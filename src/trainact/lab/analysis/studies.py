@@ -10,7 +10,7 @@ from trainact.errors import TrActValueError
 from trainact.lab.analysis.runs import read_runs
 from trainact.lab.recipes.experiment import list_experiments, name_network
 from trainact.lab.recipes.tuning import read_tuning
-from trainact.lab.records.record import Record
+from trainact.lab.records.record import Record, hide_data_folder
 from trainact.lab.records.results import FoundRun, find_runs, find_tunings, sort_key
 
 __all__ = ["Damage", "Study", "find_studies", "read_full_tuning", "separate_damaged"]
@@ -53,12 +53,17 @@ def find_studies(roots: Sequence[Path]) -> tuple[list[Study], list[Damage]]:
     """
     runs, damages = separate_damaged(find_runs(roots))
     studies: dict[tuple[str, str], Study] = {}
+    seen: set[tuple[int, str]] = set()
     for run in runs:
         if run.record is None or not run.tuning:
             study = _open(studies, run.folder, "smoke" if run.smoke else "full")
             if run.record is None:
                 study.interrupted.append(run.describe_interruption())
-            elif all(run.record["seal"] != other["seal"] for other in study.records):
+                continue
+            # a run's own record and its collected one are the same result
+            result = id(study), hide_data_folder(run.record)["seal"]
+            if result not in seen:
+                seen.add(result)
                 study.records.append(run.record)
     for folder, path in find_tunings(roots):
         try:

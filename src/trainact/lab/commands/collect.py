@@ -10,7 +10,7 @@ from typing import NamedTuple
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.studies import read_full_tuning, separate_damaged
 from trainact.lab.files import write_atomically
-from trainact.lab.records.record import Record, seal
+from trainact.lab.records.record import Record, hide_data_folder
 from trainact.lab.records.results import (
     RECORDS,
     TUNING,
@@ -98,7 +98,7 @@ def _gather(roots: Sequence[Path], into: Path) -> _Found:
                 found.interrupted += 1
             else:
                 path = _mirror(one.folder, root, into) / (TUNING_RECORDS if one.tuning else RECORDS)
-                found.records.setdefault(path, []).append(_hide_path(one.record))
+                found.records.setdefault(path, []).append(hide_data_folder(one.record))
         for folder, path in find_tunings([root]):
             if not is_outside(path):
                 continue
@@ -117,17 +117,6 @@ def _gather(roots: Sequence[Path], into: Path) -> _Found:
             f"{found.count_unused()}; a smoke run is not a result.{problems}"
         )
     return found
-
-
-def _hide_path(record: Record) -> Record:
-    """Return the record with the name of the data folder instead of its path on this machine."""
-    data = record["recipe"].get("data", {})
-    folder = Path(data.get("folder", ""))
-    if not folder.is_absolute():
-        return record
-    data = {**data, "folder": folder.name}
-    shown = {**record, "recipe": {**record["recipe"], "data": data}}
-    return {**shown, "seal": seal(shown)}
 
 
 def _mirror(folder: Path, root: Path, into: Path) -> Path:

@@ -12,6 +12,7 @@ from trainact.errors import TrActValueError
 from trainact.lab.commands.request import add_experiment_options, parse_settings, read_experiments
 from trainact.lab.ranks import count_ranks, is_first_rank
 from trainact.lab.recipes.arms import parse_arms
+from trainact.lab.recipes.experiment import find_experiments
 from trainact.lab.recipes.own_loops import make_script_recipe, plan_loop
 from trainact.lab.recipes.recipe import Recipe, Tracker
 from trainact.lab.schema import parse_positive_numbers, parse_whole_numbers
@@ -20,7 +21,7 @@ __all__ = ["add_arguments", "run"]
 
 DEFAULT_RECIPE = "photos"
 ARMS = "plain,tract,eigen+tract"
-SCRIPT_ARMS = "plain,tract"
+ARMS_WITHOUT_START = "plain,tract"
 """Default arms of a script, which may not pass the images that ``eigen`` needs."""
 DEFAULT_LR = {"sgd": 0.08, "adam": 1e-3, "adamw": 1e-3, "lamb": 4e-3}
 """Learning rates if the command line names an optimizer and no learning rate."""
@@ -65,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--seeds": {"default": "0-2",
                         "help": "seeds, such as 0-4 or 0,1,2 (default: %(default)s)"},
             "--arms": {"help": "arms such as plain, tract, lr=3, eigen+tract, eigen+frozen; see "
-                       f"docs/lab.md (default: {ARMS}; with --script: {SCRIPT_ARMS})"},
+                       f"docs/lab.md (default: {ARMS}; with --script or model.weights=FILE: "
+                       f"{ARMS_WITHOUT_START})"},
             "--lam": {"default": f"{DEFAULT_LAM:g}"},
             "--out": {"default": Path("trainact-compare")},
         },
@@ -96,11 +98,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if failures or any(record["status"] == "diverged" for record in records) else 0
 
 
+def choose_default_arms(arguments: argparse.Namespace) -> str:
+    """Return the arms without ``--arms``: no whitened start if it would replace trained weights."""
+    is_trained = "model.weights" in parse_settings(arguments.settings)
+    return ARMS_WITHOUT_START if arguments.script or is_trained else ARMS
+
+
 def _plan(arguments: argparse.Namespace) -> list[Recipe]:
     """Return the recipes of all runs."""
     if arguments.rest:
         raise TrActValueError("arguments after -- are those of a script; give --script FILE.")
-    arguments.arms = arguments.arms or ARMS
+    arguments.arms = arguments.arms or choose_default_arms(arguments)
     experiments = read_experiments(arguments, _read_fields(arguments))
     if len(experiments) > 1:
         raise TrActValueError(
@@ -121,7 +129,7 @@ def _plan_script(arguments: argparse.Namespace) -> list[Recipe]:
         )
     if count_ranks() > 1:
         raise TrActValueError("--script does not work under torchrun: each run has one process.")
-    arguments.arms = arguments.arms or SCRIPT_ARMS
+    arguments.arms = arguments.arms or choose_default_arms(arguments)
     recipe = make_script_recipe(arguments.script, arguments.rest)
     lams = parse_positive_numbers(arguments.lam, "--lam")
     arms = parse_arms(arguments.arms.split(","), lams)
@@ -137,5 +145,7 @@ def _read_fields(arguments: argparse.Namespace) -> dict[str, Any]:
         fields["model.arguments"] = {}
     settings = parse_settings(arguments.settings)
     if "optimizer.name" in fields and "optimizer.lr" not in {**fields, **settings}:
-        fields["optimizer.lr"] = DEFAULT_LR[fields["optimizer.name"]]
+        name = fields["optimizer.name"]
+        if any(e.recipe.optimizer.name != name for e in find_experiments(arguments.recipe)):
+            fields["optimizer.lr"] = DEFAULT_LR[name]
     return fields

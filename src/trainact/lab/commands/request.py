@@ -10,8 +10,8 @@ from trainact.errors import TrActValueError
 from trainact.lab.data.names import DETECTION, PLACED
 from trainact.lab.recipes.arms import Arm, parse_arms
 from trainact.lab.recipes.experiment import Experiment, find_experiments, name_network
-from trainact.lab.recipes.recipe import change_recipe
-from trainact.lab.recipes.tuning import read_tuning, use_tuning
+from trainact.lab.recipes.recipe import change_recipe, recipe_to_dict
+from trainact.lab.recipes.tuning import check_tuned_recipe, read_tuning, use_tuning
 from trainact.lab.running.smoke import shrink
 from trainact.lab.schema import check_known, parse_positive_numbers, parse_whole_numbers
 
@@ -115,11 +115,14 @@ def _read_experiment(
     budgets = parse_whole_numbers(arguments.epochs, "--epochs") if arguments.epochs else ()
     if budgets and not arguments.smoke:
         experiment = _choose_budgets(experiment, budgets, changes)
-    if arguments.tuned:
-        experiment = use_tuning(experiment, read_tuning(arguments.tuned))
+    tuning = read_tuning(arguments.tuned) if arguments.tuned else None
+    if tuning is not None:
+        experiment = use_tuning(experiment, tuning)
     if arguments.arms and not arguments.lam:
         experiment = _choose_arms(experiment, arguments.arms.split(","), changes)
     experiment = _change_fields(experiment, changes)
+    if tuning is not None:
+        check_tuned_recipe(tuning, recipe_to_dict(experiment.recipe))
     if arguments.smoke:
         experiment = shrink(experiment, changes)
         experiment = dataclasses.replace(experiment, budgets=budgets or experiment.budgets)
@@ -182,7 +185,10 @@ def _change_fields(experiment: Experiment, changes: Mapping[str, Any]) -> Experi
 def _choose_arms(
     experiment: Experiment, names: Sequence[str], changes: Mapping[str, Any]
 ) -> Experiment:
-    """Return the experiment with some of its arms, or with others, which run at every budget.
+    """Return the experiment with some of its arms, or with others.
+
+    The recipe's own arms keep their budgets. Other arms, and those of the recipe that have none of
+    the chosen budgets, run at every budget.
 
     ``changes`` are the recipe fields that the command line sets.
     """
@@ -194,7 +200,8 @@ def _choose_arms(
             chosen.append(known[name])
         else:
             chosen += _define_arms(experiment, [name], lams, changes)
-    added = [arm.name for arm in chosen if arm.name not in known]
+    planned = {name for b in experiment.budgets for name in experiment.arms_at.get(b, known)}
+    added = [arm.name for arm in chosen if arm.name not in planned]
     arms_at = {budget: (*there, *added) for budget, there in experiment.arms_at.items()}
     arms = {arm.name: arm for arm in chosen}
     if len(arms) < len(chosen):

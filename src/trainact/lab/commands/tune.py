@@ -7,6 +7,7 @@ first layer's learning rate is tuned, in each of these arms, at the recipe's gen
 
 import argparse
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,8 @@ from trainact.lab.ranks import is_first_rank
 from trainact.lab.recipes.arms import PLAIN, Arm, make_lr_arm
 from trainact.lab.recipes.experiment import Experiment
 from trainact.lab.recipes.parts import FIRST_LAYER_LR
-from trainact.lab.recipes.recipe import Recipe, change_recipe, identify
+from trainact.lab.recipes.recipe import Recipe, change_recipe, identify, recipe_to_dict
+from trainact.lab.recipes.tuning import check_tuned_recipe, read_tuning
 from trainact.lab.records.results import ARM_TUNING, TUNING, TUNING_FOLDER
 from trainact.lab.running.plan import place_runs
 from trainact.lab.text import count, format_value
@@ -111,6 +113,8 @@ def _print(tuning: dict[str, Any], path: Path, arm: Arm, arguments: argparse.Nam
         print(f"  {count(int(budget), 'epoch')}: {shown}")
     recipe = arguments.recipe if arguments.recipe.endswith(".toml") else name
     command = f"  trainact run {recipe}" + (f" --networks {network}" if slash else "")
+    data = ["--data", arguments.data] if arguments.data else []
+    command = " ".join([command, *map(shlex.quote, [*data, *arguments.settings])])
     if arm == PLAIN:
         command += f" --epochs {arguments.epochs}" if arguments.epochs else ""
         print(f"wrote {path}; to run every arm with these values:\n{command} --tuned {path}")
@@ -133,7 +137,8 @@ def tune(
 ) -> dict[str, Any]:
     """Return, and write to the arm's file, all values that were tried and the best ones.
 
-    A value that diverged with any seed is listed but never chosen.
+    A value that diverged with any seed is listed but never chosen. Budgets that the file has and
+    that are not tuned now stay in it.
 
     Args:
         experiment: the recipe, its budgets and its seeds.
@@ -155,6 +160,8 @@ def tune(
 
     file = find_tuning_file(folder, arm)
     held_out = experiment.recipe.data.held_out or HELD_OUT
+    recipe = recipe_to_dict(change_recipe(experiment.recipe, {"data.folder": ""}))
+    before = _read_other_budgets(file, experiment, recipe)
     chosen: dict[str, dict[str, Any]] = {str(budget): {} for budget in experiment.budgets}
     tried: list[dict[str, Any]] = []
     for name, values in grid.items():
@@ -187,12 +194,31 @@ def tune(
         "experiment": experiment.name,
         **({} if arm == PLAIN else {"arm": arm.name}),
         "held_out": held_out,
-        "chosen": chosen,
-        "tried": tried,
+        "recipe": recipe,
+        "chosen": {**before["chosen"], **chosen},
+        "tried": [*before["tried"], *tried],
         "environment": describe_environment(),
     }
     write_atomically(file, json.dumps(result, indent=1).encode())
     return result
+
+
+def _read_other_budgets(
+    file: Path, experiment: Experiment, recipe: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what a tuning's file has for budgets that are not tuned now.
+
+    Raises:
+        TrActValueError: the file was written with other settings, or is damaged.
+    """
+    if not file.exists():
+        return {"chosen": {}, "tried": []}
+    there = read_tuning(file)
+    check_tuned_recipe(there, recipe)
+    return {
+        "chosen": {k: v for k, v in there["chosen"].items() if int(k) not in experiment.budgets},
+        "tried": [row for row in there["tried"] if row["budget"] not in experiment.budgets],
+    }
 
 
 def plan_tuning(

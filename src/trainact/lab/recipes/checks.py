@@ -78,6 +78,12 @@ def check_recipe(recipe: "Recipe", tables: Mapping[str, Mapping[str, Any]]) -> N
         accumulation <= data.batch_size,
         f"run.accumulation ({accumulation}) exceeds the images of a batch ({data.batch_size}).",
     )
+    model = recipe.model
+    _require(
+        model.start == "default" or not (model.weights or model.pretraining),
+        f"model.start={model.start!r} would replace the first layer's pretrained weights; use arms "
+        "without a start, such as plain,tract.",
+    )
     _check_first_layer(recipe.tract, optimizer)
 
 
@@ -153,6 +159,11 @@ def _check_speed(optimizer: "OptimizerFields", schedule: "ScheduleFields") -> No
         optimizer.units == "step" or optimizer.momentum < 1,
         "optimizer.units='decoupled' divides by 1 - momentum: set optimizer.momentum below 1; got "
         f"{optimizer.momentum}.",
+    )
+    _require(
+        optimizer.units == "step" or optimizer.first_layer_name in ("same", "sgd"),
+        "optimizer.units='decoupled' is not defined for optimizer.first_layer_name="
+        f"{optimizer.first_layer_name!r}: the recipe's rate would be far too large for it.",
     )
     _require(
         not optimizer.lookahead_steps or optimizer.lookahead_decay <= 1,

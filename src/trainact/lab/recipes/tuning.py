@@ -10,9 +10,12 @@ from trainact.errors import TrActValueError
 from trainact.lab.recipes.arms import BASELINE, Arm, make_lr_arm, parse_arms
 from trainact.lab.recipes.experiment import Experiment
 from trainact.lab.recipes.parts import FIRST_LAYER_LR
-from trainact.lab.text import count
+from trainact.lab.text import count, format_value
 
-__all__ = ["read_tuning", "use_tuning"]
+__all__ = ["check_tuned_recipe", "read_tuning", "use_tuning"]
+
+UNCHECKED = ("run", "data.folder", "data.workers")
+"""Tables and fields of a recipe that have no influence on the best values."""
 
 
 def read_tuning(path: Path) -> dict[str, Any]:
@@ -71,7 +74,29 @@ def use_tuning(experiment: Experiment, tuning: Mapping[str, Any]) -> Experiment:
     )
 
 
+def check_tuned_recipe(tuning: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:
+    """Check that values were chosen with the settings of a recipe, but for the tuned fields.
+
+    Files of earlier versions do not have the settings; nothing is checked then.
+
+    Raises:
+        TrActValueError: a setting differs.
+    """
+    tuned = {field for values in tuning["chosen"].values() for field in values}
+    before = tuning.get("recipe", recipe)
+    for table, fields in recipe.items():
+        for key, value in fields.items() if table not in UNCHECKED else ():
+            dotted, other = f"{table}.{key}", before.get(table, {}).get(key, value)
+            if dotted not in {*tuned, *UNCHECKED} and other != value:
+                raise TrActValueError(
+                    f"these values were chosen with {dotted}={format_value(other)}, and not with "
+                    f"{format_value(value)}; use the same value, or tune again into another --out "
+                    "folder."
+                )
+
+
 def _differs_in_factor(one: Arm, other: Arm) -> bool:
     """Return whether an arm has a multiplier, and is like another in all else."""
     parts = [[part.name for part in arm.parts if part.slot != "rate"] for arm in (one, other)]
-    return one.first_layer_lr is not None and parts[0] == parts[1]
+    has_factor = one.first_layer_lr is not None and one.kind != "other"
+    return has_factor and parts[0] == parts[1]

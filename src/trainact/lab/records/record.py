@@ -26,6 +26,7 @@ __all__ = [
     "Record",
     "RunFolder",
     "clear_failure",
+    "hide_data_folder",
     "parse_record",
     "read_failure",
     "read_record",
@@ -119,6 +120,17 @@ def seal(record: Record) -> str:
     content = {key: value for key, value in record.items() if key != "seal"}
     text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def hide_data_folder(record: Record) -> Record:
+    """Return the record with the name of the data folder instead of its path on this machine."""
+    data = record["recipe"].get("data", {})
+    folder = Path(data.get("folder", ""))
+    if not folder.is_absolute():
+        return record
+    data = {**data, "folder": folder.name}
+    shown = {**record, "recipe": {**record["recipe"], "data": data}}
+    return {**shown, "seal": seal(shown)}
 
 
 def read_record(path: Path) -> dict[str, Any]:

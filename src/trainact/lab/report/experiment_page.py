@@ -23,9 +23,9 @@ from trainact.lab.report.chapters import (
 from trainact.lab.report.paper_comparison import compare_with_paper
 from trainact.lab.report.tables import make_tuning_grid
 from trainact.lab.running.plan import format_command
-from trainact.lab.text import count_epochs
+from trainact.lab.text import count, count_epochs
 
-__all__ = ["ExperimentPage", "make_page"]
+__all__ = ["ExperimentPage", "count_planned", "make_page"]
 
 TUNING_NOTE = (
     "Values were tried in plain training only, on training images held out for tuning. All arms "
@@ -82,7 +82,8 @@ def make_page(study: Study) -> ExperimentPage:
             kept = tuple(picture for picture in chapter.pictures if picture is Picture.ACCURACY)
             chapter = dataclasses.replace(chapter, pictures=kept)
         written += [chapter, *after.get(chapter.id, [])]
-    description = (describe_comparison(answers, study.records), *about)
+    progress = _describe_progress(study, experiment)
+    description = (describe_comparison(answers, study.records), *about, *progress)
     return ExperimentPage(study, title, description, answers, tuple(written))
 
 
@@ -92,6 +93,30 @@ def _describe_experiment(experiment: Experiment | None) -> tuple[str, ...]:
     paper = experiment.paper
     place = f"{paper} of the paper. " if paper else "Not an experiment of the paper. "
     return ((place + experiment.note).strip(),)
+
+
+def _describe_progress(study: Study, experiment: Experiment | None) -> tuple[str, ...]:
+    """Return how many of the recipe's runs are done, if some are not."""
+    if experiment is None or study.kind != "full":
+        return ()
+    done, planned = count_planned(experiment, study.records)
+    text = f"{done} of the recipe's {count(planned, 'run')} are done."
+    return (text,) if done < planned else ()
+
+
+def count_planned(experiment: Experiment, records: Sequence[Record]) -> tuple[int, int]:
+    """Return how many of a recipe's runs have a record, and how many it has."""
+    plan = _list_planned(experiment)
+    return len(plan & set(map(_identify, records))), len(plan)
+
+
+def _list_planned(experiment: Experiment) -> set[tuple[str, int, int]]:
+    """Return arm, budget and seed of each run of a recipe."""
+    return {(run.run.arm, run.schedule.epochs, run.run.seed) for run in experiment.plan()}
+
+
+def _identify(record: Record) -> tuple[str, int, int]:
+    return record["arm"], record["budget"], record["seed"]
 
 
 def _list_incomplete(study: Study) -> list[Chapter]:
@@ -152,9 +177,9 @@ def _make_command(study: Study, experiment: Experiment | None) -> str:
 
 
 def _list_further_runs(run: str, study: Study, experiment: Experiment) -> list[str]:
-    """Return the commands for the arms that are not the recipe's own."""
-    known = {arm.name for arm in experiment.arms}
-    records = [record for record in study.records if record["arm"] not in known]
+    """Return the commands for the runs with arms, budgets or seeds beyond the recipe's."""
+    planned = _list_planned(experiment)
+    records = [record for record in study.records if _identify(record) not in planned]
     arms_of: dict[str, list[str]] = {}
     for arm in dict.fromkeys(record["arm"] for record in records):
         budgets, seeds = (

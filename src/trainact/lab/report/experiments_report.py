@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from trainact.lab.analysis.answers import Difference, Summary
+from trainact.lab.analysis.answers import Answers, Difference, Summary, summarise_runs
 from trainact.lab.analysis.speedups import SpeedUp
 from trainact.lab.analysis.studies import Damage, find_studies
 from trainact.lab.files import write_atomically
 from trainact.lab.paper.values import Key, Value
-from trainact.lab.recipes.arms import PLAIN
+from trainact.lab.recipes.arms import PLAIN, Arm
 from trainact.lab.report.chapters import BulletList, Chapter, ChapterId, Picture, list_pictures
 from trainact.lab.report.curves import draw_pictures
 from trainact.lab.report.experiment_page import ExperimentPage, make_page
@@ -74,7 +74,8 @@ class Report:
 class OverviewRow(NamedTuple):
     """An arm of an experiment at the largest budget that it shares with plain.
 
-    All but the experiment are None if the experiment has no statistics.
+    Both summaries are of the seeds that the difference compares. All but the experiment are None
+    if the experiment has no statistics.
     """
 
     experiment: str
@@ -102,13 +103,19 @@ def list_overview(pages: Sequence[ExperimentPage]) -> list[OverviewRow]:
         if page.answers is None:
             rows.append(OverviewRow(name))
             continue
-        summaries = {(s.arm, s.budget): s for s in page.answers.summaries}
         speed_ups = {(f.arm, f.budget): f for f in page.answers.speed_ups}
         differences = sorted(page.answers.differences, key=lambda d: d.budget)
         for arm, found in {d.arm: d for d in differences}.items():
-            plain, one = summaries[PLAIN, found.budget], summaries[arm, found.budget]
+            plain, one = (_summarise_pairs(page.answers, found, a) for a in (PLAIN, arm))
             rows.append(OverviewRow(name, found, plain, one, speed_ups.get((arm, found.budget))))
     return rows
+
+
+def _summarise_pairs(answers: Answers, difference: Difference, arm: Arm) -> Summary:
+    """Return the accuracy of an arm over the seeds of a difference."""
+    seeds = {seed for seed, _ in difference.per_seed}
+    runs = [run for run in answers.runs if (run.arm, run.budget) == (arm, difference.budget)]
+    return summarise_runs([run for run in runs if run.seed in seeds])
 
 
 def make_overview_grid(rows: Sequence[OverviewRow]) -> Grid:
@@ -116,20 +123,21 @@ def make_overview_grid(rows: Sequence[OverviewRow]) -> Grid:
     cells = []
     for row in rows:
         if row.difference is None or row.plain is None or row.arm is None:
-            cells.append((row.experiment, "-", "-", "-", "-", "no result yet", "-"))
+            cells.append((row.experiment, "-", "-", "-", "-", "-", "no result yet", "-"))
             continue
         cells.append(
             (
                 row.experiment,
                 row.difference.arm.title,
                 str(row.difference.budget),
+                str(row.difference.n),
                 format_accuracy(row.plain),
                 format_accuracy(row.arm),
                 format_difference(row.difference),
                 "-" if row.speed_up is None else format_reach(row.speed_up.reach),
             )
         )
-    head = ("experiment", "arm", "epochs", "plain, %", "arm, %", "difference", "speed-up")
+    head = ("experiment", "arm", "epochs", "n", "plain, %", "arm, %", "difference", "speed-up")
     return Grid("Test accuracy at the largest budget", head, tuple(cells), text_columns=2)
 
 

@@ -45,7 +45,10 @@ SECONDARY_METRICS = (
 
 
 def make_accuracy_grid(answers: Answers) -> Grid:
-    """Return the main table: accuracy, difference to plain and time of each arm and budget."""
+    """Return the main table: accuracy, difference to plain and time of each arm and budget.
+
+    Without the time if other runs may have shared the machine unnoticed (``answers.jobs`` is 0).
+    """
     differences = {(d.arm, d.budget): d for d in answers.differences}
     ratios = {(ratio.arm, ratio.budget): ratio for ratio in answers.time_ratios}
     rows = []
@@ -63,7 +66,9 @@ def make_accuracy_grid(answers: Answers) -> Grid:
             )
         )
     head = ("arm", "epochs", "accuracy, %", "n", "difference to plain", "time per epoch")
-    return Grid("Final test accuracy: mean ± standard deviation over seeds", head, tuple(rows))
+    shown = len(head) if answers.jobs else len(head) - 1
+    kept = tuple(row[:shown] for row in rows)
+    return Grid("Final test accuracy: mean ± standard deviation over seeds", head[:shown], kept)
 
 
 def make_pairwise_grid(answers: Answers) -> Grid:

@@ -120,11 +120,13 @@ def describe_difference(difference: Difference, diverged: Sequence[int] = ()) ->
 def describe_intervals(answers: Answers) -> str:
     """Return what the intervals mean; the batches of a user's own loop are not known."""
     batches = " and see the same batches" if all(run.order for run in answers.runs) else ""
+    is_replaced = any(part.slot == "start" for arm in answers.arms for part in arm.parts)
+    start = ", except for a first layer that starts from the images," if is_replaced else ""
     return (
         "Brackets are 95 % t intervals of the mean paired difference over seeds. Both runs of a "
-        f"pair start from the same weights{batches}. The intervals cover the choice of seeds, not "
-        "the choice of test images, and are not corrected for multiple comparisons: without any "
-        "effect, about one in twenty excludes 0."
+        f"pair start from the same weights{start}{batches}. The intervals cover the choice of "
+        "seeds, not the choice of test images, and are not corrected for multiple comparisons: "
+        "without any effect, about one in twenty excludes 0."
     )
 
 
@@ -188,9 +190,12 @@ def describe_timing(jobs: int) -> str:
             f"{method} CAUTION: {jobs} runs shared the machine and slowed each other down, so "
             "these ratios are not reliable. trainact bench measures the cost alone."
         )
-    shared = "The runs had the machine to themselves."
+    shared = "These runs were done one at a time; other processes were not checked."
     if jobs == 0:
-        shared = "Whether other processes used the machine was not recorded."
+        shared = (
+            "CAUTION: whether other processes used the machine was not recorded. One that did "
+            "makes a ratio too large or too small."
+        )
     return f"{method} {shared} trainact bench measures the cost more precisely."
 
 

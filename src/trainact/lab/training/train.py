@@ -83,6 +83,9 @@ def train(
         record = folder.load_record(note) if accelerator.is_main_process else None
         if record is not None:
             check_record(record, recipe, load)
+            lacks_weights = record["status"] == "complete" and not folder.weights_path.exists()
+            if recipe.run.keep_weights and lacks_weights:
+                note(f"finished without its weights; remove {folder.path} to train it again")
         if ranks > 1:
             [record] = broadcast_object_list([record])
         if record is None:
@@ -115,6 +118,10 @@ class _Run:
     ) -> None:
         self.recipe, self.folder, self.accelerator = recipe, folder, accelerator
         self.report = report
+        self.environment = {
+            **describe_environment(str(accelerator.device)),  # the code may change during the run
+            "ranks": accelerator.num_processes,
+        }
         self.session = find_session(data)(recipe, data, accelerator, state is not None)
         if self.session.weights is not None:
             report(Event("note", text=self.session.weights.describe()))
@@ -251,10 +258,7 @@ class _Run:
             "seed": recipe.run.seed,
             "recipe": recipe_to_dict(recipe),
             "recipe_id": identify(recipe),
-            "environment": {
-                **describe_environment(str(self.accelerator.device)),
-                "ranks": self.accelerator.num_processes,
-            },
+            "environment": self.environment,
             "data": {
                 "name": data.name,
                 "fingerprint": data.fingerprint,

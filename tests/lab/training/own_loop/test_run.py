@@ -109,6 +109,19 @@ def test_mac_reads_the_images_at_its_first_step_and_draws_no_random_number():
         optimizer.step()
 
 
+def test_mac_takes_all_images_of_an_iterator():
+    batches = [torch.rand(2000, 3, 8, 8) for _ in range(3)]
+    weights = []
+    for given in (batches, iter(batches)):
+        run = start_run("mac")
+        model = run.prepare(make_model(), given)
+        optimizer = run.optimizer(model, make_sgd)
+        model(batches[0][:8]).square().sum().backward()
+        optimizer.step()
+        weights.append(model[0].weight)
+    assert torch.equal(*weights)
+
+
 def test_the_first_batch_shows_what_the_model_takes():
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
     run = start_run("tract-0.1")

@@ -111,7 +111,8 @@ class Run:
             )
         with kept_random_states(model):
             if hasattr(images, "__next__"):  # it can be read only once
-                images = list(_take_images(images, recipe.model.start_images))
+                is_mac = recipe.optimizer.first_layer_rule == "mac"
+                images = list(images if is_mac else _take_images(images, recipe.model.start_images))
             names = list(select_layers(model, layers, _find_example(images)))
             initial = hash_weights(model)
             if self.check_start is not None:
