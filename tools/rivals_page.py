@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tools.rivals import FIRST, OTHERS, RECIPES, TUNED, UNITS
 from trainact.errors import TrActValueError
-from trainact.lab.analysis.answers import Difference, answer
+from trainact.lab.analysis.answers import Difference, Verdict, answer
 from trainact.lab.analysis.studies import find_studies
 from trainact.lab.recipes.arms import BASELINE, PLAIN, Arm, parse_arms
 from trainact.lab.recipes.parts import FIRST_LAYER_LR, LAM, Part
@@ -195,11 +195,15 @@ def _render_summary(results: Sequence[RecipeResult]) -> str:
                 f"`{name}`",
                 str(len(gains)),
                 f"{statistics.fmean(_average_gain(r, name) for r in known):+.2f}",
-                *(str(sum(map(test, gains))) for test in (_wins, _loses)),
-                *(str(sum(map(test, over))) if over else "-" for test in (_wins, _loses)),
+                *(str(_count(gains, verdict)) for verdict in ("better", "worse")),
+                *(str(_count(over, verdict)) if over else "-" for verdict in ("better", "worse")),
             )
         )
     return render_markdown(Grid("", head, tuple(rows)))
+
+
+def _count(differences: Sequence[Difference], verdict: Verdict) -> int:
+    return sum(difference.verdict == verdict for difference in differences)
 
 
 def _average_gain(result: RecipeResult, name: str) -> float:
@@ -211,26 +215,15 @@ def _average_gain(result: RecipeResult, name: str) -> float:
     return statistics.fmean([gain for seed, gain in own if seed in shared] or [g for _, g in own])
 
 
-def _wins(difference: Difference) -> bool:
-    return difference.low is not None and difference.low > 0
-
-
-def _loses(difference: Difference) -> bool:
-    return difference.high is not None and difference.high < 0
-
-
 def _describe_verdict(results: Sequence[RecipeResult]) -> str:
     """Return on which recipes ``BEST`` is better and worse than ``TRACT``, and where neither."""
     over = {r.name: r.to_tract[BEST] for r in results if BEST in r.to_tract}
     if not over:
         return NO_RECORD
-    won = [name for name, difference in over.items() if _wins(difference)]
-    lost = [name for name, difference in over.items() if _loses(difference)]
-    groups = {
-        "better on": won,
-        "worse on": lost,
-        "not clearly different on": [name for name in over if name not in (*won, *lost)],
-    }
+    titles = {"better": "better on", "worse": "worse on"}
+    groups: dict[str, list[str]] = {t: [] for t in (*titles.values(), "not clearly different on")}
+    for name, difference in over.items():
+        groups[titles.get(difference.verdict, "not clearly different on")].append(name)
     lines = [f"`{BEST}` against `{TRACT}` on {count(len(over), 'recipe')}:\n"]
     for title, names in groups.items():
         shown = "; ".join(f"{name} {format_difference(over[name])}" for name in names)
@@ -242,7 +235,7 @@ def _apply_rule(results: Sequence[RecipeResult]) -> str:
     """Return whether ``BEST`` beats ``TRACT`` on enough recipes with enough seeds."""
     over = {r.name: r.to_tract[BEST] for r in results if BEST in r.to_tract}
     complete = [name for name, difference in over.items() if difference.n >= SEEDS]
-    won = [name for name in complete if _wins(over[name])]
+    won = [name for name in complete if over[name].verdict == "better"]
     if len(won) >= NEEDED:
         verdict = "The rule is met"
     elif len(complete) == len(RECIPES):
@@ -261,8 +254,8 @@ def _describe_slow(results: Sequence[RecipeResult]) -> str:
             mean = statistics.fmean(difference.mean for difference in found)
             lines.append(
                 f"- `{name}` against `{BEST}`: {mean:+.2f} points on average over "
-                f"{count(len(found), 'recipe')}; better on {sum(map(_wins, found))} and worse on "
-                f"{sum(map(_loses, found))}, with the interval on one side of 0."
+                f"{count(len(found), 'recipe')}; better on {_count(found, 'better')} and worse on "
+                f"{_count(found, 'worse')}, with the interval on one side of 0."
             )
     return "\n".join(lines) or NO_RECORD
 
@@ -276,5 +269,5 @@ def _render_losses(results: Sequence[RecipeResult]) -> str:
 def _list_losses(result: RecipeResult) -> Iterator[str]:
     for other, found in (("plain", result.to_plain), ("TrAct", result.to_tract)):
         for name, difference in found.items():
-            if _loses(difference) and name in result.arms:
+            if difference.verdict == "worse" and name in result.arms:
                 yield f"{result.name}: `{name}` against {other} {format_difference(difference)}"

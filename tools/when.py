@@ -2,11 +2,11 @@
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tools.evidence import NO_RECORD, Evidence
-from trainact.lab.analysis.answers import Difference, answer
+from trainact.lab.analysis.answers import Difference, Verdict, answer
 from trainact.lab.paper.claims import read_claim
 from trainact.lab.paper.tables import PrintedTable, list_networks, read_tables
 from trainact.lab.paper.values import TRACT_ARMS, Key, PrintedValue
@@ -22,13 +22,13 @@ __all__ = ["PrintedPair", "list_printed_pairs", "write_when"]
 
 TRACT = f"tract-{DEFAULT_LAM:g}"
 WHITENED, FROZEN = f"eigen+{TRACT}", "eigen+frozen"
-GROUPS: dict[str, Callable[[Difference], bool]] = {
-    "Better": lambda found: found.low is not None and found.low > 0,
-    "Worse": lambda found: found.high is not None and found.high < 0,
-    "One seed, so no interval": lambda found: found.low is None,
-    "No clear difference": lambda found: True,
+GROUPS: dict[Verdict, str] = {
+    "better": "Better",
+    "worse": "Worse",
+    "one seed": "One seed, so no interval",
+    "unclear": "No clear difference",
 }
-"""Titles of the groups of results; a result is in the first that accepts it."""
+"""Titles of the groups of results."""
 ACCURACIES = ("top1", "map")
 TIMED = {
     "time-cifar10-vit": "a small ViT on CIFAR-10",
@@ -108,16 +108,10 @@ def _compare(result: Result, *arms: str) -> list[Difference]:
     ]
 
 
-def _group(difference: Difference) -> str:
-    return next(title for title, accepts in GROUPS.items() if accepts(difference))
-
-
 def _describe_summary(results: Sequence[Result]) -> str:
     """Return how often TrAct was better, worse and neither."""
-    numbers = {title: 0 for title in GROUPS}
-    for result in results:
-        numbers[_group(result.to_plain)] += 1
-    better, worse, single, unclear = numbers.values()
+    found = [result.to_plain.verdict for result in results]
+    better, worse, single, unclear = (found.count(verdict) for verdict in GROUPS)
     text = (
         f"On {count(len(results), 'small recipe')} of our own, TrAct with λ = {DEFAULT_LAM:g} was "
         f"better than plain training on {better}, worse on {worse} and not clearly different on "
@@ -129,12 +123,12 @@ def _describe_summary(results: Sequence[Result]) -> str:
 def _list_groups(results: Sequence[Result]) -> str:
     """Return a list for each group: the results in sentences."""
     blocks = []
-    for title in GROUPS:
+    for verdict, title in GROUPS.items():
         lines = [
             f"- {result.name}, {count_epochs(result.to_plain.budget)}: "
             f"{describe_difference(result.to_plain)}"
             for result in results
-            if _group(result.to_plain) == title
+            if result.to_plain.verdict == verdict
         ]
         if lines:
             blocks += [f"**{title}**", "\n".join(lines)]

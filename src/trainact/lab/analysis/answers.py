@@ -8,6 +8,7 @@ import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from trainact.lab.analysis.runs import FinishedRun, check_pair, read_runs
 from trainact.lab.analysis.speedups import SpeedUp, find_other_speed_ups, find_speed_ups
@@ -17,10 +18,11 @@ from trainact.lab.statistics import compute_median, compute_std, compute_t_inter
 from trainact.lab.text import count_epochs
 
 __all__ = [
-    *("Answers", "Crossing", "Difference", "Summary", "TimeRatio"),
+    *("Answers", "Crossing", "Difference", "Summary", "TimeRatio", "Verdict"),
     *("answer", "summarise_runs"),
 ]
 
+Verdict = Literal["better", "worse", "unclear", "one seed"]
 Pairs = Sequence[tuple[FinishedRun, FinishedRun]]
 """Complete runs of an arm and of plain with the same budget and seed."""
 
@@ -51,6 +53,13 @@ class Difference:
     per_seed: tuple[tuple[int, float], ...]
     unpaired: tuple[int, ...]  # seeds that only the arm completed
     against: Arm = PLAIN
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return better or worse if the interval is on one side of 0."""
+        if self.low is None or self.high is None:
+            return "one seed"
+        return "better" if self.low > 0 else "worse" if self.high < 0 else "unclear"
 
 
 @dataclass(frozen=True)

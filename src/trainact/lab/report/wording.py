@@ -96,19 +96,16 @@ def format_speed_up(found: SpeedUp) -> str:
 
 def describe_difference(difference: Difference, diverged: Sequence[int] = ()) -> str:
     """Return the result of one arm at one budget; ``diverged`` are seeds of the arm."""
-    title, mean = difference.arm.title, difference.mean
-    low, high, n = difference.low, difference.high, difference.n
-    if low is None or high is None:
+    title, mean, n = difference.arm.title, difference.mean, difference.n
+    if difference.low is None or difference.high is None:
         points = format_number(mean, sign=True)
         text = f"{title}: {points} points with one seed, which gives no interval"
-    elif low > 0:
-        text = f"{title} is better by {format_number(mean)} points{_format_interval(difference)}"
-    elif high < 0:
-        interval = f" [{format_number(-high)}, {format_number(-low)}]"
+    elif difference.verdict == "worse":
+        interval = f" [{format_number(-difference.high)}, {format_number(-difference.low)}]"
         text = f"{title} is worse by {format_number(-mean)} points{interval}"
     else:
-        points = f"{format_number(mean)} points{_format_interval(difference)}"
-        text = f"{title}: no clear difference: {points}"
+        sentence = " is better by" if difference.verdict == "better" else ": no clear difference:"
+        text = f"{title}{sentence} {format_number(mean)} points{_format_interval(difference)}"
     if n > 1:
         text += f" ({count(n, 'seed')})"
     text += _describe_diverged(diverged)

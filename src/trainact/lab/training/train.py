@@ -253,7 +253,7 @@ class _Run:
             "format": FORMAT,
             "status": "complete" if failure is None else "diverged",
             "kind": "smoke" if recipe.run.smoke else "full",
-            "arm": recipe.run.arm or ("tract" if recipe.tract.enabled else "plain"),
+            "arm": recipe.arm,
             "budget": recipe.schedule.epochs,
             "seed": recipe.run.seed,
             "recipe": recipe_to_dict(recipe),
