@@ -97,6 +97,7 @@ def make_tables(pages: evidence.Evidence, root: Path = ROOT) -> dict[str, str]:
         **write_versions(root / "results"),
         "bench-layer": render_bench(record, "layer"),
         "bench-step": render_bench(record, "step"),
+        "bench-step-brief": render_step_costs(record),
         "bench-launches": render_launches(record),
         "bench-made-with": describe_record(record),
         **write_jax_bench(read_jax_bench(root / "results" / "bench" / JAX_FILE)),
@@ -124,6 +125,13 @@ def render_bench(record: dict[str, Any], section: str) -> str:
         head.insert(2, "plain / plain")
     rows = tuple(_render_row(row, names, has_control) for row in record[section])
     return render_markdown(Grid("", tuple(head), rows))
+
+
+def render_step_costs(record: dict[str, Any]) -> str:
+    """Return TrAct's own time and memory in whole training steps as a Markdown table."""
+    rows = tuple(_render_row(row, [], has_control=False) for row in record["step"])
+    head = ("", "plain step, ms", "extra work / plain step", "extra memory / input")
+    return render_markdown(Grid("", head, rows))
 
 
 def write_jax_bench(record: dict[str, Any] | None) -> dict[str, str]:
