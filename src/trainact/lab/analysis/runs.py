@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from trainact.errors import TrActValueError
-from trainact.lab.metric import read_metric, read_percent
+from trainact.lab.metric import TOP5, read_metric, read_percent
 from trainact.lab.recipes.arms import BASELINE, Arm, arm_of_recipe
 from trainact.lab.recipes.recipe import (
     FIELDS_WITHOUT_EFFECT,
@@ -247,10 +247,7 @@ def _build(record: Record) -> FinishedRun:
         epochs=tuple(int(row["epoch"]) for row in epochs),
         accuracies=tuple(read_percent(metric, row) for row in epochs),
         metric=metric.name,
-        top5=tuple(
-            100 * row["test_top5"] / row["test_seen"] if "test_top5" in row else None
-            for row in epochs
-        ),
+        top5=tuple(read_percent(TOP5, row) if TOP5.field in row else None for row in epochs),
         gradient_norms=tuple(row.get("first_layer_grad_norm") for row in epochs),
         train_seconds=tuple(float(row["train_seconds"]) for row in epochs),
         seconds=float(record["seconds"]),

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterable
 
-from trainact.lab.metric import MEAN_AVERAGE_PRECISION, read_metric, read_percent
+from trainact.lab.metric import MEAN_AVERAGE_PRECISION, TOP5, read_metric, read_percent
 from trainact.lab.paper.tables import TABLE_OF_NETWORKS
 from trainact.lab.paper.values import Key, MeasuredValue
 from trainact.lab.recipes.experiment import name_network
@@ -49,5 +49,5 @@ def _measure(record: Record) -> dict[str, float]:
     metric = read_metric(record)
     if metric == MEAN_AVERAGE_PRECISION:
         return {"map": last["map"], **times}
-    top5 = {"top5": 100 * last["test_top5"] / last["test_seen"]} if "test_top5" in last else {}
+    top5 = {"top5": read_percent(TOP5, last)} if TOP5.field in last else {}
     return {"top1": read_percent(metric, last), **top5, **times}

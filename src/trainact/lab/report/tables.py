@@ -9,7 +9,7 @@ from rich.text import Text
 
 from trainact.lab.analysis.answers import Answers
 from trainact.lab.environment import count_threads
-from trainact.lab.metric import Metric, read_percent
+from trainact.lab.metric import TOP5, Metric, read_percent
 from trainact.lab.recipes.arms import PLAIN, Arm, arm_of_recipe
 from trainact.lab.records.record import Record
 from trainact.lab.report import wording
@@ -34,7 +34,6 @@ __all__ = [
 
 MANY_CLASSES = 10
 """Top-5 accuracy is shown for more classes than this."""
-TOP5 = Metric("top-5", "test_top5", "test_seen")
 SECONDARY_METRICS = (
     TOP5,
     Metric("accuracy of averaged weights (EMA)", "ema_correct", "test_seen"),
