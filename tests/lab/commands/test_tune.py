@@ -93,6 +93,20 @@ def test_a_second_budget_leaves_the_first_and_its_settings_are_kept(recipe, tmp_
     assert main(["run", str(recipe), "--tuned", str(file), "--dry-run", setting]) == 0
 
 
+def test_a_run_that_two_fields_need_is_done_once(recipe, tmp_path):
+    grid = '"optimizer.lr" = [0.02]\n"optimizer.first_layer_lr" = [1.0, 3.0]'
+    start, end = RECIPE.index('"optimizer.lr" = [0.02, 1e30]'), RECIPE.index("[experiment.at.2]")
+    recipe.write_text(f"{RECIPE[:start]}{grid}\n\n{RECIPE[end:]}")
+    assert main(["tune", str(recipe), "--out", str(tmp_path / "out"), "--epochs", "1"]) == 0
+    assert sorted(run["arm"] for run in find_records(tmp_path / "out")) == [
+        "tune-0.02",
+        "tune-0.02-3",
+    ]
+    tuning = json.loads((tmp_path / "out" / "quick" / "tuning" / "tuning.json").read_text())
+    alone, again, _ = tuning["tried"]
+    assert alone["accuracy"] == again["accuracy"]
+
+
 def test_a_run_that_fails_says_nothing_about_its_value(recipe, tmp_path, monkeypatch, capsys):
     real = runner.train
 

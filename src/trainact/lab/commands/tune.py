@@ -164,6 +164,7 @@ def tune(
     before = _read_other_budgets(file, experiment, recipe)
     chosen: dict[str, dict[str, Any]] = {str(budget): {} for budget in experiment.budgets}
     tried: list[dict[str, Any]] = []
+    records: dict[str, dict[str, Any] | None] = {}  # by the identity of the run
     for name, values in grid.items():
         plans = {
             (budget, value): plan_tuning(
@@ -173,9 +174,10 @@ def tune(
             for value in values
         }
         runs = {identify(recipe): recipe for plan in plans.values() for recipe in plan}
-        results = run_all(place_runs(runs.values(), file.parent), jobs, display)
+        new = [recipe for identity, recipe in runs.items() if identity not in records]
+        results = run_all(place_runs(new, file.parent), jobs, display) if new else []
         _check_failures(results)
-        records = {identify(result.run.recipe): result.record for result in results}
+        records |= {identify(result.run.recipe): result.record for result in results}
         for (budget, value), plan in plans.items():
             accuracy = _average([records[identify(recipe)] for recipe in plan])
             tried.append(
