@@ -111,8 +111,8 @@ def describe_comparison(answers: Answers, records: Sequence[Record]) -> str:
     models = tables.join_distinct([record["model"]["name"] for record in records])
     data = tables.join_distinct([tables.describe_data(record["data"]) for record in records])
     return (
-        f"{models} on {data}: final accuracy, speed-up and training time of {' / '.join(others)} "
-        "compared with plain training from the same seeds."
+        f"{models} on {data}: {'; '.join(others)}, each compared with plain training from the same "
+        "seeds."
     )
 
 
