@@ -44,7 +44,7 @@ def test_the_result_is_that_of_trainact_compare(tmp_path, capsys):
     assert answer(records).differences == comparison.answers.differences
     assert comparison.answers.missing == ()
     page = (tmp_path / "comparison.html").read_text()
-    assert "function:train on its own data: final accuracy" in page
+    assert "function:train on its own data: TrAct λ=0.1; plain, first-layer lr" in page
     assert "Both runs of a pair start from the same weights." in page
     assert "gradient norm" not in page
     assert "trainact.lab.compare_runs(train, arms=&#39;plain,tract-0.1,lr-0.1&#39;" in page
