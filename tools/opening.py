@@ -118,12 +118,7 @@ def _read(page: ExperimentPage) -> dict[str, Difference]:
     """Return the differences to plain at the largest budget, by arm, of the same seeds."""
     budget = max(_find_budgets(page))
     found = {d.arm.name: d for d in _get_answers(page).differences if d.budget == budget}
-    seeds = _list_seeds(found[ARM])
-    return {n: found[n] for n in WORDS if n in found and _list_seeds(found[n]) == seeds}
-
-
-def _list_seeds(difference: Difference) -> set[int]:
-    return {seed for seed, _ in difference.per_seed}
+    return {n: found[n] for n in WORDS if n in found and found[n].seeds == found[ARM].seeds}
 
 
 def _draw_panel(axis: Axes, page: ExperimentPage) -> None:
@@ -161,13 +156,12 @@ def _list_final(page: ExperimentPage, name: str, budget: int) -> list[float]:
     """Return an arm's final accuracies for the seeds of the picture's arm, if it has them all."""
     answers = _get_answers(page)
     (shown,) = (d for d in answers.differences if (d.arm.name, d.budget) == (ARM, budget))
-    seeds = _list_seeds(shown)
     ends = [
         run.accuracies[-1]
         for run in answers.runs
-        if run.complete and (run.arm.name, run.budget) == (name, budget) and run.seed in seeds
+        if run.complete and (run.arm.name, run.budget) == (name, budget) and run.seed in shown.seeds
     ]
-    return ends if len(ends) == len(seeds) else []
+    return ends if len(ends) == shown.n else []
 
 
 def _describe(pages: Mapping[str, ExperimentPage], step: Row | None) -> str:
@@ -196,10 +190,10 @@ def _describe(pages: Mapping[str, ExperimentPage], step: Row | None) -> str:
 def _make_row(name: str, page: ExperimentPage) -> tuple[str, ...]:
     """Return plain's accuracy, the arms' differences to it and to the rival, and the speed-ups."""
     answers, found = _get_answers(page), _read(page)
-    budget, seeds = found[ARM].budget, _list_seeds(found[ARM])
+    budget, seeds = found[ARM].budget, found[ARM].seeds
     plain = statistics.fmean(_list_final(page, BASELINE, budget))
     others = [d for d in answers.others if (d.arm.name, d.budget) == (ARM, budget)]
-    rival = next((d for d in others if d.against.name == RIVAL and _list_seeds(d) == seeds), None)
+    rival = next((d for d in others if d.against.name == RIVAL and d.seeds == seeds), None)
     speed_ups = {
         one.against.name: _format_speed_up(one)
         for one in (*answers.other_speed_ups, *answers.speed_ups)

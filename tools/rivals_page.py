@@ -209,7 +209,7 @@ def _count(differences: Sequence[Difference], verdict: Verdict) -> int:
 def _average_gain(result: RecipeResult, name: str) -> float:
     """Return an arm's mean difference to plain, over the seeds that all arms with several have."""
     found = [result.to_plain[arm] for arm in result.arms if arm in result.to_plain]
-    seeds = [{seed for seed, _ in difference.per_seed} for difference in found if difference.n > 1]
+    seeds = [difference.seeds for difference in found if difference.n > 1]
     shared = set.intersection(*seeds) if seeds else set()
     own = result.to_plain[name].per_seed
     return statistics.fmean([gain for seed, gain in own if seed in shared] or [g for _, g in own])

@@ -55,6 +55,11 @@ class Difference:
     against: Arm = PLAIN
 
     @property
+    def seeds(self) -> set[int]:
+        """Return the seeds that both completed."""
+        return {seed for seed, _ in self.per_seed}
+
+    @property
     def verdict(self) -> Verdict:
         """Return better or worse if the interval is on one side of 0."""
         if self.low is None or self.high is None:

@@ -17,12 +17,12 @@ from trainact.lab.recipes.own_loops import make_script_recipe, plan_loop
 from trainact.lab.recipes.recipe import Recipe, Tracker
 from trainact.lab.schema import parse_positive_numbers, parse_whole_numbers
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "choose_default_arms", "run"]
 
 DEFAULT_RECIPE = "photos"
 ARMS = "plain,tract,eigen+tract"
 ARMS_WITHOUT_START = "plain,tract"
-"""Default arms of a script, which may not pass the images that ``eigen`` needs."""
+"""Default arms of a script, which may not pass the images of a start, and of pretrained weights."""
 DEFAULT_LR = {"sgd": 0.08, "adam": 1e-3, "adamw": 1e-3, "lamb": 4e-3}
 """Learning rates if the command line names an optimizer and no learning rate."""
 
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def choose_default_arms(arguments: argparse.Namespace) -> str:
-    """Return the arms without ``--arms``: no whitened start if it would replace trained weights."""
+    """Return the arms if ``--arms`` is not given."""
     is_trained = "model.weights" in parse_settings(arguments.settings)
     return ARMS_WITHOUT_START if arguments.script or is_trained else ARMS
 

@@ -113,9 +113,8 @@ def list_overview(pages: Sequence[ExperimentPage]) -> list[OverviewRow]:
 
 def _summarise_pairs(answers: Answers, difference: Difference, arm: Arm) -> Summary:
     """Return the accuracy of an arm over the seeds of a difference."""
-    seeds = {seed for seed, _ in difference.per_seed}
     runs = [run for run in answers.runs if (run.arm, run.budget) == (arm, difference.budget)]
-    return summarise_runs([run for run in runs if run.seed in seeds])
+    return summarise_runs([run for run in runs if run.seed in difference.seeds])
 
 
 def make_overview_grid(rows: Sequence[OverviewRow]) -> Grid:
