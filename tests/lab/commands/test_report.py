@@ -17,6 +17,7 @@ from trainact.lab.analysis.answers import answer
 from trainact.lab.analysis.studies import find_studies
 from trainact.lab.commands import cli
 from trainact.lab.records.record import write_failure
+from trainact.lab.report.experiments_report import list_overview, make_overview_grid, read_report
 from trainact.lab.report.wording import SMOKE_WARNING
 
 OWN, VIT, TABLE = "cifar10-cpu-resnet-sgd", "cifar10-vit", "cifar100-table"
@@ -113,6 +114,15 @@ def test_the_numbers_are_those_of_the_comparison(results, markdown):
     difference = answer(own.records).differences[-1]
     assert f"{difference.mean:+.2f}" in markdown
     assert "whether other processes used the machine was not recorded" in markdown
+
+
+def test_the_overview_compares_the_same_seeds(tmp_path):
+    for seed, accuracy in enumerate((50, 52, 90)):
+        write_record(tmp_path / OWN, make_record("plain", 4, seed, accuracy))
+    for seed, accuracy in enumerate((53, 55)):
+        write_record(tmp_path / OWN, make_record("tract-0.1", 4, seed, accuracy))
+    (row,) = make_overview_grid(list_overview(read_report([tmp_path]).pages)).rows
+    assert row[2:6] == ("4", "2", "51.00 ± 1.41", "54.00 ± 1.41")
 
 
 def test_damaged_records_are_skipped_and_named(results, tmp_path, capsys):

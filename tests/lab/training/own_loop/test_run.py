@@ -110,7 +110,7 @@ def test_mac_reads_the_images_at_its_first_step_and_draws_no_random_number():
 
 
 def test_mac_takes_all_images_of_an_iterator():
-    batches = [torch.rand(2000, 3, 8, 8) for _ in range(3)]
+    batches = [torch.rand(2000, 3, 8, 8) for _ in range(5)]
     weights = []
     for given in (batches, iter(batches)):
         run = start_run("mac")
