@@ -8,7 +8,7 @@ from trainact.lab.cost.estimates import count_run, read_throughputs
 from trainact.lab.environment import describe_hardware
 from trainact.lab.metric import ACCURACY, Metric, read_percent
 from trainact.lab.recipes.experiment import find_experiment
-from trainact.lab.records.record import Record
+from trainact.lab.records.record import Record, list_environments
 from trainact.lab.text import format_duration
 
 __all__ = ["COMMAND", "write_fast_run"]
@@ -39,7 +39,9 @@ def write_fast_run(results: Path) -> dict[str, str]:
 
 def _describe(records: Sequence[Record]) -> str:
     """Return the time of the records' runs, one after another, and their accuracies."""
-    hardware = sorted({describe_hardware(record["environment"]) for record in records})
+    hardware = sorted(
+        {describe_hardware(row) for record in records for row in list_environments(record)}
+    )
     plain, views = (
         " and ".join(f"{read_percent(metric, record['epochs'][-1]):.2f} %" for record in records)
         for metric in (ACCURACY, VIEWS)

@@ -22,6 +22,7 @@ from trainact.lab.paper.rules import list_cases
 from trainact.lab.paper.tables import read_figures, read_table, read_tables, read_times
 from trainact.lab.paper.values import Key, Value
 from trainact.lab.recipes.experiment import Experiment, find_experiment, list_experiments
+from trainact.lab.records.record import list_environments
 from trainact.lab.records.results import list_record_files
 from trainact.lab.report.grid import Grid, render_markdown
 from trainact.lab.report.paper_comparison import measure_study
@@ -275,5 +276,7 @@ def _describe_done(experiment: Experiment, studies: Sequence[Study]) -> str:
     ]
     if not records:
         return "none"
-    hardware = sorted({describe_hardware(record["environment"]) for record in records})
+    hardware = sorted(
+        {describe_hardware(row) for record in records for row in list_environments(record)}
+    )
     return f"{len(records)} of {len(plan)} runs on {' and '.join(hardware)}"

@@ -77,7 +77,7 @@ def without_times(record: dict[str, Any]) -> dict[str, Any]:
         {key: value for key, value in epoch.items() if not key.endswith("seconds")}
         for epoch in record["epochs"]
     ]
-    changing = ("seconds", "sessions", "seal", "environment", "recipe")
+    changing = ("seconds", "sessions", "seal", "environment", "earlier_environments", "recipe")
     return {k: v for k, v in record.items() if k not in changing} | {"epochs": epochs}
 
 

@@ -21,6 +21,7 @@ from trainact.lab.analysis.answers import answer
 from trainact.lab.commands import cli
 from trainact.lab.recipes.recipe import identify, make_recipe
 from trainact.lab.records.record import read_record
+from trainact.lab.training.own_loop import loop
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -66,6 +67,23 @@ def test_a_record_says_what_the_arm_changed_and_nothing_that_it_does_not_know(tm
     assert tract["model"]["initial_weights"] == plain["model"]["initial_weights"]
     assert plain["model"]["initial_weights"] == plain["model"]["trained_from"]
     assert tract["model"]["trained_from"] != plain["model"]["trained_from"]
+
+
+def test_a_record_names_the_code_with_which_the_run_started(tmp_path, monkeypatch):
+    state = {"date": "start", "trainact": "1", "commit": "first", "clean": True}
+    monkeypatch.setattr(
+        loop, "describe_environment", lambda device="cpu": {**state, "device": device}
+    )
+
+    def change(run):
+        train(run)
+        state["commit"] = "second"
+
+    compare_runs(change, arms="plain", seeds=0, epochs=1, out=tmp_path)
+    [record] = read_records(tmp_path)
+    assert state["commit"] == "second"
+    assert record["environment"]["commit"] == "first"
+    assert record["environment"]["device"] == "cpu"
 
 
 def test_every_kind_of_arm_trains(tmp_path):

@@ -131,7 +131,10 @@ def test_a_run_of_one_epoch_is_timed_by_it():
 
 def test_a_time_ratio_says_whether_both_runs_had_the_same_machine():
     elsewhere = make_record("tract-0.1", 3, 0, 60, environment__processor="another")
-    assert not answer([make_record("plain", 3, 0, 60), elsewhere]).time_ratios[0].same_machine
+    moved = make_record("tract-0.1", 3, 0, 60)
+    moved["earlier_environments"] = [elsewhere["environment"]]
+    for record in (elsewhere, moved):
+        assert not answer([make_record("plain", 3, 0, 60), record]).time_ratios[0].same_machine
 
 
 def test_pairs_on_one_machine_decide_the_time_ratio():

@@ -175,6 +175,18 @@ def test_the_json_has_all_statistics(folder, records):
     assert data["environments"] == [records[0]["environment"]]
 
 
+def test_the_environments_of_interrupted_runs_are_listed(tmp_path):
+    plain = make_record("plain", 2, 0, [50, 60])
+    earlier = {**plain["environment"], "commit": "0" * 40}
+    plain["earlier_environments"] = [earlier, {**earlier, "date": "later"}]
+    write_comparison([plain], tmp_path, COMMAND)
+    data = json.loads((tmp_path / "comparison.json").read_text())
+    assert data["environments"] == [earlier, plain["environment"]]
+    page = (tmp_path / "comparison.html").read_text()
+    assert earlier["commit"] in page
+    assert plain["environment"]["commit"] in page
+
+
 def test_the_same_records_give_the_same_bytes(folder, records, tmp_path):
     write_comparison(records[::-1], tmp_path, COMMAND, jobs=2)
     for path in folder.iterdir():

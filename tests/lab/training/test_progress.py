@@ -10,7 +10,7 @@ from trainact.lab.records.checkpoint import load_checkpoint, save_checkpoint
 from trainact.lab.training.progress import TOTALS, Progress
 
 CPU = torch.device("cpu")
-KEYS = {"epoch", "step", "seconds", "sessions", "order", "history", "totals"}
+KEYS = {"epoch", "step", "seconds", "sessions", "order", "history", "totals", "environments"}
 
 
 def advance(progress: Progress) -> None:
@@ -19,7 +19,7 @@ def advance(progress: Progress) -> None:
 
 
 def test_steps_add_up_and_an_epoch_starts_again_at_zero():
-    progress = Progress(CPU)
+    progress = Progress(CPU, {})
     advance(progress)
     assert (progress.epoch, progress.step, progress.seconds) == (0, 3, 3.0)
     assert progress.totals.tolist() == [1.5] * len(TOTALS)
@@ -30,17 +30,26 @@ def test_steps_add_up_and_an_epoch_starts_again_at_zero():
     assert progress.history == [{"train_loss": 1.0}]
 
 
-def test_a_checkpoint_keeps_the_progress_and_counts_sessions(tmp_path):
-    progress, resumed = Progress(CPU), Progress(CPU)
+def test_a_checkpoint_keeps_the_progress_and_all_sessions(tmp_path):
+    first, second = {"commit": "a"}, {"commit": "b"}
+    progress, resumed = Progress(CPU, first), Progress(CPU, second)
     advance(progress)
     progress.finish_epoch({"train_loss": 1.0}, "digest")
     advance(progress)
-    assert set(progress.state()) == KEYS  # those of earlier versions: their runs can be resumed
+    assert set(progress.state()) == KEYS
     save_checkpoint(tmp_path, 1, progress.state())
     resumed.load(load_checkpoint(tmp_path, print))
     before, after = progress.state(), resumed.state()
     assert after.pop("totals").tolist() == before.pop("totals").tolist()
-    assert after == before | {"sessions": 2}
+    assert after == before | {"sessions": 2, "environments": [first, second]}
+
+
+def test_a_checkpoint_of_an_earlier_version_can_be_loaded():
+    state = Progress(CPU, {}).state()
+    del state["environments"]
+    resumed = Progress(CPU, {"commit": "b"})
+    resumed.load(state)
+    assert (resumed.sessions, resumed.environments) == (2, [{"commit": "b"}])
 
 
 def test_nothing_else_in_training_changes_the_progress():

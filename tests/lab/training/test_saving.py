@@ -32,7 +32,7 @@ class Part:
 
 def make_saver(rank: int, ranks: int, folder: Path) -> Saver:
     session: Any = Part(rank, ranks)
-    return Saver(session, Progress(torch.device("cpu")), folder)
+    return Saver(session, Progress(torch.device("cpu"), {}), folder)
 
 
 @pytest.mark.parametrize(

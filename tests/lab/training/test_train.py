@@ -23,7 +23,7 @@ from result_folders import find_records
 from slow_cases import mark_slow
 from trainact.lab.files import StorageError
 from trainact.lab.recipes.recipe import change_recipe, read_recipe, write_recipe
-from trainact.lab.records.record import RunFolder, read_record
+from trainact.lab.records.record import RunFolder, list_environments, read_record
 from trainact.lab.training import train as train_module
 from trainact.lab.training.train import train
 
@@ -195,6 +195,20 @@ def test_a_record_names_the_code_with_which_the_run_started(tmp_path, monkeypatc
     record = train(make_quick(schedule__epochs=1), tmp_path, change)
     assert commit == ["second"]
     assert record["environment"]["commit"] == "first"
+    assert record["earlier_environments"] == []
+
+
+def test_a_record_names_the_environment_of_every_session(tmp_path, monkeypatch):
+    commits = iter(["first", "second"])
+    environment = lambda device: {"commit": next(commits)}  # noqa: E731
+    monkeypatch.setattr(train_module, "describe_environment", environment)
+    recipe = make_quick(schedule__epochs=1)
+    with pytest.raises(InterruptedRunError):
+        train(recipe, tmp_path, stop_after([1]))
+    record = train(recipe, tmp_path, ignore)
+    found = [(row["commit"], row["ranks"]) for row in list_environments(record)]
+    assert found == [("first", 1), ("second", 1)]
+    assert record["environment"]["commit"] == "second"
 
 
 def test_the_saved_recipe_runs_again_from_its_file(tmp_path):

@@ -17,7 +17,7 @@ from trainact.lab.recipes.recipe import (
     fill_later_fields,
     make_recipe,
 )
-from trainact.lab.records.record import FORMAT, Record
+from trainact.lab.records.record import FORMAT, Record, list_environments
 from trainact.lab.text import count_epochs
 
 __all__ = ["FieldDifference", "FinishedRun", "check_pair", "list_differences", "read_runs"]
@@ -74,7 +74,7 @@ class FinishedRun:
     initial_weights: str
     order: str
     fingerprint: str
-    machine: str
+    machine: str  # processor, GPU and threads of all its sessions
     pretraining: str = ""  # the arm that trained the initial weights
     arguments: str = ""  # of the network
     classes: int = 0  # of the data; 0 if unknown
@@ -235,8 +235,11 @@ def _build(record: Record) -> FinishedRun:
     for key, known in choices.items():
         if record[key] not in known:
             raise ValueError(f"{key} is {record[key]!r}, not {' or '.join(map(str, known))}")
-    epochs, environment = record["epochs"], record["environment"]
-    metric = read_metric(record)
+    epochs, metric = record["epochs"], read_metric(record)
+    machines = {
+        str([environment.get(key) for key in ("processor", "accelerator", "threads")])
+        for environment in list_environments(record)
+    }
     return FinishedRun(
         arm=_read_arm(record),
         budget=int(record["budget"]),
@@ -259,5 +262,5 @@ def _build(record: Record) -> FinishedRun:
         pretraining=str(record["recipe"].get("model", {}).get("pretraining", "")),
         arguments=str(record["recipe"].get("model", {}).get("arguments", "")),
         classes=int(record["data"].get("classes", 0)),
-        machine=str([environment.get(key) for key in ("processor", "accelerator", "threads")]),
+        machine=" ".join(sorted(machines)),
     )

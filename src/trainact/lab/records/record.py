@@ -27,6 +27,7 @@ __all__ = [
     "RunFolder",
     "clear_failure",
     "hide_data_folder",
+    "list_environments",
     "parse_record",
     "read_failure",
     "read_record",
@@ -131,6 +132,11 @@ def hide_data_folder(record: Record) -> Record:
     data = {**data, "folder": folder.name}
     shown = {**record, "recipe": {**record["recipe"], "data": data}}
     return {**shown, "seal": seal(shown)}
+
+
+def list_environments(record: Record) -> list[Mapping[str, Any]]:
+    """Return the environments of a run's sessions: more than one if it was interrupted."""
+    return [*record.get("earlier_environments", []), record["environment"]]
 
 
 def read_record(path: Path) -> dict[str, Any]:

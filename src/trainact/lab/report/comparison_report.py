@@ -10,7 +10,7 @@ from typing import Any
 from trainact.lab.analysis.answers import Answers, answer
 from trainact.lab.files import write_atomically
 from trainact.lab.recipes.arms import Arm
-from trainact.lab.records.record import Record
+from trainact.lab.records.record import Record, list_environments
 from trainact.lab.report.chapters import Picture, describe_comparison, list_pictures, make_chapters
 from trainact.lab.report.curves import draw_pictures
 from trainact.lab.report.grid import escape_markdown
@@ -123,8 +123,7 @@ def _to_dict(item: Any) -> dict[str, Any]:
 def _list_environments(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Return the distinct environments of the records, ignoring the date."""
     distinct: list[dict[str, Any]] = []
-    for record in records:
-        environment = dict(record["environment"])
+    for environment in (dict(row) for record in records for row in list_environments(record)):
         if not any({**environment, "date": None} == {**one, "date": None} for one in distinct):
             distinct.append(environment)
     return distinct

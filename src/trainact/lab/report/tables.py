@@ -11,7 +11,7 @@ from trainact.lab.analysis.answers import Answers
 from trainact.lab.environment import count_threads
 from trainact.lab.metric import TOP5, Metric, read_percent
 from trainact.lab.recipes.arms import PLAIN, Arm, arm_of_recipe
-from trainact.lab.records.record import Record
+from trainact.lab.records.record import Record, list_environments
 from trainact.lab.report import wording
 from trainact.lab.report.grid import Grid, print_grid
 from trainact.lab.report.wording import format_number
@@ -200,7 +200,7 @@ def make_tuning_grid(tuning: Mapping[str, Any]) -> Grid:
 
 def make_environment_grid(records: Sequence[Record]) -> Grid:
     """Return versions, hardware, model and data of the runs, each distinct value once."""
-    environments = [record["environment"] for record in records]
+    environments = [row for record in records for row in list_environments(record)]
     dates = sorted(str(row.get("date")) for row in environments)
     facts = {
         "trainact": [row.get("trainact") for row in environments],

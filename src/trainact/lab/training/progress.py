@@ -16,15 +16,19 @@ skipped, and if the loss is not finite either, its images are not counted."""
 
 
 class Progress:
-    """The progress of a run. Only its methods change it. Steps are measured on ``device``."""
+    """The progress of a run. Only its methods change it.
+
+    Steps are measured on ``device``; ``environment`` is that of this process, for the record.
+    """
 
     _NUMBERS = ("epoch", "step", "seconds", "sessions", "order", "history")
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, environment: dict[str, Any]) -> None:
         self.epoch = 0  # finished epochs
         self.step, self.seconds = 0, 0.0  # finished steps of the current epoch, their training time
         self.totals = torch.zeros(len(TOTALS), dtype=find_exact_dtype(device), device=device)
         self.sessions = 1  # processes that have worked on the run
+        self.environments = [environment]  # of the sessions, this one last
         self.order = ""  # digest of the order of the images in all finished epochs
         self.history: list[dict[str, Any]] = []  # the metrics of each finished epoch
 
@@ -43,7 +47,8 @@ class Progress:
 
     def state(self) -> dict[str, Any]:
         """Return the part of a checkpoint that `load` reads."""
-        return {"totals": self.totals, **{name: getattr(self, name) for name in self._NUMBERS}}
+        numbers = {name: getattr(self, name) for name in self._NUMBERS}
+        return {**numbers, "totals": self.totals, "environments": self.environments}
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint, in a new session."""
@@ -51,3 +56,5 @@ class Progress:
             setattr(self, name, state[name])
         self.totals = state["totals"].to(self.totals)
         self.sessions += 1
+        earlier = state.get("environments", [])  # older checkpoints have none
+        self.environments = [*earlier, *self.environments]

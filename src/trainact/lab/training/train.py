@@ -118,14 +118,14 @@ class _Run:
     ) -> None:
         self.recipe, self.folder, self.accelerator = recipe, folder, accelerator
         self.report = report
-        self.environment = {
+        environment = {
             **describe_environment(str(accelerator.device)),  # the code may change during the run
             "ranks": accelerator.num_processes,
         }
         self.session = find_session(data)(recipe, data, accelerator, state is not None)
         if self.session.weights is not None:
             report(Event("note", text=self.session.weights.describe()))
-        self.progress = Progress(accelerator.device)
+        self.progress = Progress(accelerator.device, environment)
         self.saver = Saver(self.session, self.progress, folder.path)
         if state is not None:
             self.saver.load(state)
@@ -258,7 +258,8 @@ class _Run:
             "seed": recipe.run.seed,
             "recipe": recipe_to_dict(recipe),
             "recipe_id": identify(recipe),
-            "environment": self.environment,
+            "environment": progress.environments[-1],
+            "earlier_environments": progress.environments[:-1],
             "data": {
                 "name": data.name,
                 "fingerprint": data.fingerprint,

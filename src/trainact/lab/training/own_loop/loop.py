@@ -104,7 +104,7 @@ def train_function(
         if record is None:
             tables = tomli_w.dumps(keep_own_fields(recipe))
             write_atomically(folder.path / "recipe.toml", tables.encode())
-            run = Run(recipe, report, check_start)
+            run, environment = Run(recipe, report, check_start), describe_environment()
             with _make_current(run):
                 seed_everything(run.seed, "own loop")
                 try:
@@ -114,7 +114,7 @@ def train_function(
                         raise
             prepared = run.check_end()
             check_start(prepared.initial_weights)  # other runs may have ended meanwhile
-            record = _make_record(run, prepared, code)
+            record = _make_record(run, prepared, code, environment)
             folder.write_record(record)
     clear_failure(folder.path)
     report(Event("end", record=record))
@@ -178,10 +178,14 @@ def _check_start(folder: RunFolder, initial: str) -> None:
             )
 
 
-def _make_record(run: Run, prepared: PreparedModel, code: str) -> dict[str, Any]:
+def _make_record(
+    run: Run, prepared: PreparedModel, code: str, environment: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the record; ``environment`` is that before the run, whose device was not known yet."""
     recipe, network = run.recipe, prepared.network
     parameter = next(network.parameters(), None)
     device = "cpu" if parameter is None else str(parameter.device)
+    at_start = {key: environment[key] for key in ("date", "trainact", "commit", "clean")}
     return {
         "format": FORMAT,
         "status": "complete" if run.failure is None else "diverged",
@@ -191,7 +195,7 @@ def _make_record(run: Run, prepared: PreparedModel, code: str) -> dict[str, Any]
         "seed": run.seed,
         "recipe": keep_own_fields(recipe),
         "recipe_id": identify(recipe),
-        "environment": {**describe_environment(device), "ranks": 1},
+        "environment": {**describe_environment(device), **at_start, "ranks": 1},
         "data": {"name": OWN_DATA, "fingerprint": ""},
         "model": {
             "name": recipe.model.name,
