@@ -24,7 +24,7 @@ from trainact.lab.report.wording import SMOKE_WARNING, format_reach
 from trainact.lab.text import count_epochs
 
 __all__ = [
-    *("draw_accuracy", "draw_budgets", "draw_gradients", "draw_lams", "draw_top5"),
+    *("CURVES", "draw_accuracy", "draw_budgets", "draw_gradients", "draw_lams", "draw_top5"),
     *("draw_pictures", "export_picture"),
 ]
 
@@ -94,6 +94,14 @@ def draw_gradients(answers: Answers, budgets: Sequence[int] | None = None) -> Fi
             axis.yaxis.set_major_formatter(lambda norm, _: f"{norm:g}")
             axis.tick_params("y", which="minor", left=False, labelleft=False)
     return figure
+
+
+CURVES = {
+    Picture.ACCURACY: draw_accuracy,
+    Picture.TOP5: draw_top5,
+    Picture.GRADIENTS: draw_gradients,
+}
+"""Pictures per epoch, with a panel for each budget."""
 
 
 def draw_budgets(answers: Answers) -> Figure:
@@ -196,13 +204,8 @@ def draw_pictures(
     answers: Answers, pictures: Iterable[Picture], source: str = ""
 ) -> dict[str, bytes]:
     """Return PNG files by name; ``source`` is metadata of each, such as a hash of the records."""
-    draw = {
-        Picture.ACCURACY: draw_accuracy,
-        Picture.TOP5: draw_top5,
-        Picture.GRADIENTS: draw_gradients,
-        Picture.BUDGETS: draw_budgets,
-        Picture.LAMS: draw_lams,
-    }
+    draw: dict[Picture, Callable[[Answers], Figure]]
+    draw = {**CURVES, Picture.BUDGETS: draw_budgets, Picture.LAMS: draw_lams}
     return {p.file: export_picture(draw[p](answers), "png", source) for p in pictures}
 
 

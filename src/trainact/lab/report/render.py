@@ -8,14 +8,7 @@ from matplotlib.figure import Figure
 
 from trainact.lab.analysis.answers import Answers
 from trainact.lab.report.chapters import Chapter, Picture
-from trainact.lab.report.curves import (
-    draw_accuracy,
-    draw_budgets,
-    draw_gradients,
-    draw_lams,
-    draw_top5,
-    export_picture,
-)
+from trainact.lab.report.curves import CURVES, draw_budgets, draw_lams, export_picture
 from trainact.lab.report.grid import escape_markdown, render_markdown
 from trainact.lab.report.html_parts import read_file, render_part
 from trainact.lab.report.wording import SMOKE_WARNING, format_accuracy, format_reach
@@ -97,11 +90,6 @@ def _draw(picture: Picture, answers: Answers) -> Iterator[_Figure]:
     if picture is Picture.LAMS:
         yield _embed(draw_lams(answers), caption, _describe_lams(answers))
         return
-    draw = {
-        Picture.ACCURACY: draw_accuracy,
-        Picture.TOP5: draw_top5,
-        Picture.GRADIENTS: draw_gradients,
-    }[picture]
     for budget in answers.budgets:
         title = f"{caption}, runs of {count_epochs(budget)}"
         finals = "; ".join(
@@ -109,7 +97,7 @@ def _draw(picture: Picture, answers: Answers) -> Iterator[_Figure]:
             for s in answers.summaries
             if s.budget == budget and picture is Picture.ACCURACY
         )
-        yield _embed(draw(answers, [budget]), title, f"{title}. {finals}".strip())
+        yield _embed(CURVES[picture](answers, [budget]), title, f"{title}. {finals}".strip())
 
 
 def _embed(figure: Figure, caption: str, description: str) -> _Figure:
