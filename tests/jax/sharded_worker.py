@@ -8,7 +8,7 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from trainact.jax import second_moment, tract_weight
-from trainact.jax.nnx import TrActConv
+from trainact.jax.nnx import TrActConv, TrActLinear
 from trainact.jax.overlapping_patches import prefers_columns
 from trainact.jax.patches import describe_patches
 
@@ -66,6 +66,18 @@ def main() -> None:
     layer.kernel[...] = weight
     grads = nnx.jit(nnx.grad(lambda one, x, y: jnp.square(one(x) - y).mean()))(layer, *parts)
     report("nnx", grads["kernel"][...], expected)
+
+    explicit = jax.make_mesh((4,), ("batch",), axis_types=(AxisType.Explicit,))
+    for center in (False, True):
+        dense = TrActLinear(24, 4, center=center, relative=center, rngs=nnx.Rngs(0))
+        rows = images.reshape(1280, 24)
+        step = nnx.jit(nnx.grad(lambda one, x: jnp.square(one(x)).mean()))
+        alone = step(dense, rows)
+        with jax.set_mesh(explicit):
+            shared = jax.device_put(rows, NamedSharding(explicit, PartitionSpec("batch")))
+            grads = step(nnx.clone(dense), shared)
+        name = "explicit-centered" if center else "explicit"
+        report(name, *(np.asarray(one["kernel"][...]) for one in (grads, alone)))
 
     def apply(weight, images):
         return loss(weight, images, jnp.zeros((2, 4, 80, 4)), "batch")

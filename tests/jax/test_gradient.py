@@ -146,6 +146,24 @@ def test_rows_without_a_scale_give_no_step_if_lam_is_relative():
     assert np.array_equal(grads[1], [10, 10])
 
 
+@pytest.mark.parametrize("shift", [30.0, 1000.0])
+def test_rows_far_from_zero_have_a_scale(shift):
+    geometry = Geometry((300, 6))
+    geometry.values["x"] += shift
+    x, weight, bias, grad_z = as_jax(geometry, jnp.float32)
+    moment = second_moment(x, center=True)
+
+    def loss(weight, bias):
+        weight, bias = tract_weight(weight, moment, bias=bias, center=True, relative=True)
+        return ((x @ weight + bias) * grad_z).sum()
+
+    grads = jax.grad(loss, argnums=(0, 1))(weight, bias)
+    for grad, wanted in zip(
+        grads, geometry.train_core(0.1, center=True, relative=True), strict=True
+    ):
+        assert_near(grad, wanted, 1e-2)
+
+
 W, S, C = jnp.ones((4, 2)), jnp.ones((1, 4, 4)), second_moment(jnp.ones((3, 4)), center=True)
 
 

@@ -336,6 +336,91 @@ def test_optax_steps_along_the_gradient(kind):
     assert_near(updates, -0.1 * geometry.expected(0.1)[0], 1e-5)
 
 
+DENSE = GEOMETRIES["dense"]
+
+
+def make_dense(kind: str):
+    """Return a function of weight, bias and rows that applies a dense layer with TrAct."""
+    layers = {
+        "nnx": tract_nnx.TrActLinear(6, 4, rngs=nnx.Rngs(0)),
+        "linen": tract_linen.TrActDense(4),
+        "equinox": tract_eqx.TrActLinear(6, 4, axis_name="batch", key=KEY),
+    }
+    layer = layers[kind]
+
+    def apply(weight, bias, x):
+        if kind == "nnx":
+            model = nnx.clone(layer)
+            model.kernel[...], model.bias[...] = weight, bias
+            return model(x)
+        if kind == "linen":
+            return layer.apply({"params": {"kernel": weight, "bias": bias}}, x)
+        one = eqx.tree_at(lambda one: (one.weight, one.bias), layer, (weight.T, bias))
+        return jax.vmap(one, axis_name="batch")(x)
+
+    return apply
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_penalty_on_the_input_gradient_is_preconditioned_once(kind):
+    x, weight, bias, _ = as_jax(DENSE, jnp.float32)
+
+    def penalty(weight, apply):
+        return jnp.square(jax.grad(lambda x: jnp.tanh(apply(weight, bias, x)).sum())(x)).sum()
+
+    plain = jax.grad(penalty)(weight, lambda weight, bias, x: x @ weight + bias)
+    matrix = x.T @ x / len(x) + 0.1 * jnp.eye(6)
+    apply = make_dense(kind)
+    assert_near(jax.grad(penalty)(weight, apply), jnp.linalg.solve(matrix, plain), 1e-4)
+    _, moved = jax.jvp(lambda x: apply(weight, bias, x), (x,), (x,))
+    assert_near(moved, x @ weight, 1e-5)
+
+
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("name", ["dense", "conv-groups", "conv-7x7-stride-2", "conv-patches"])
+def test_layers_run_where_jax_promotes_nothing(name, center):
+    geometry = GEOMETRIES[name]
+    layer = make_nnx(geometry, center=center, relative=center, dtype=jnp.bfloat16)
+    x = as_jax(geometry, jnp.bfloat16)[0]
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        grads = nnx.grad(lambda layer: layer(x).astype(jnp.float32).sum())(layer)
+    assert np.isfinite(np.asarray(grads["kernel"][...])).all()
+
+
+def test_linen_calls_are_captured_once():
+    x = jnp.ones((1, 8, 8, 3))
+    for plain, layer in [
+        (nn.Conv(4, (3, 3)), tract_linen.TrActConv(4, (3, 3))),
+        (nn.Dense(4), tract_linen.TrActDense(4)),
+    ]:
+        variables = plain.init(KEY, x)
+        seen = [
+            jax.tree.structure(one.apply(variables, x, capture_intermediates=True)[1])
+            for one in (plain, layer)
+        ]
+        assert seen[0] == seen[1]
+
+
+def test_equinox_layers_change_to_tract_and_back():
+    for plain in (eqx.nn.Linear(6, 4, key=KEY), eqx.nn.Conv2d(3, 4, 3, padding=1, key=KEY)):
+        layer = tract_eqx.apply_tract(plain, 0.2, relative=True, axis_name="batch")
+        made = type(layer)(*((6, 4) if layer.weight.ndim == 2 else (3, 4, 3)), lam=0.2,
+                           relative=True, axis_name="batch", key=KEY,
+                           **({} if layer.weight.ndim == 2 else {"padding": 1}))  # fmt: skip
+        assert jax.tree.structure(layer) == jax.tree.structure(made)
+        assert layer.weight is plain.weight
+        back = tract_eqx.remove_tract(layer)
+        assert jax.tree.structure(back) == jax.tree.structure(plain)
+        with pytest.raises(UnsupportedLayerError, match="call remove_tract first"):
+            tract_eqx.apply_tract(layer)
+        with pytest.raises(UnsupportedLayerError, match="remove_tract takes a TrActLinear"):
+            tract_eqx.remove_tract(plain)
+    with pytest.raises(UnsupportedLayerError, match="has no bias, but center=True"):
+        tract_eqx.apply_tract(eqx.nn.Linear(6, 4, use_bias=False, key=KEY), center=True)
+    with pytest.raises(UnsupportedLayerError, match="got Conv1d"):
+        tract_eqx.apply_tract(eqx.nn.Conv1d(3, 4, 3, key=KEY))
+
+
 # Finding the first layer of an NNX model
 
 
@@ -351,6 +436,55 @@ def test_the_first_layer_is_the_first_one_called():
     assert type(model.stem) is nnx.Conv
     assert not hasattr(model.stem, "lam")
     assert tract_nnx.remove_tract(model) == []
+
+
+def test_a_removed_layer_leaves_no_trace():
+    plain = nnx.Linear(5, 4, rngs=nnx.Rngs(0))
+    layer = nnx.clone(plain)
+    tract_nnx.apply_tract(layer)
+    assert nnx.graphdef(layer) == nnx.graphdef(tract_nnx.TrActLinear(5, 4, rngs=nnx.Rngs(0)))
+    tract_nnx.remove_tract(layer)
+    assert nnx.graphdef(layer) == nnx.graphdef(plain)
+    assert jax.tree.structure(layer) == jax.tree.structure(plain)
+
+
+class Conditioned(nnx.Module):
+    """Calls layers on constants and on other arguments first."""
+
+    def __init__(self, wrap=lambda layer, x: layer(x)):
+        rngs = nnx.Rngs(0)
+        self.positions, self.time = nnx.Embed(5, 4, rngs=rngs), nnx.Linear(3, 4, rngs=rngs)
+        self.stem, self.body = (nnx.Conv(n, 4, (3, 3), rngs=rngs) for n in (3, 4))
+        self.wrap = wrap
+
+    def __call__(self, x, time=None, flag=False):
+        assert flag is False  # a traced flag would fail
+        shift = self.positions(jnp.zeros(1, int)) + self.time(jnp.ones(3) if time is None else time)
+        return self.body(self.wrap(self.stem, x) + shift)
+
+
+@pytest.mark.parametrize(
+    ("model", "example", "expected"),
+    [
+        (Conditioned(), None, "stem"),
+        (Conditioned(), (jnp.ones((2, 8, 8, 3)), jnp.ones((2, 1, 1, 3)), False), "stem"),
+        (Conditioned(nnx.remat(lambda layer, x: layer(x))), None, "stem"),
+        (Conditioned(nnx.jit(lambda layer, x: layer(x))), None, "stem"),
+    ],
+    ids=["constants", "arguments", "remat", "jit"],
+)
+def test_layers_that_the_image_does_not_reach_do_not_count(model, example, expected):
+    assert tract_nnx.apply_tract(model, example_input=example) == expected
+
+
+def test_without_a_gradient_by_the_input_the_first_layer_called_counts():
+    stem = nnx.Conv(3, 4, (3, 3), rngs=nnx.Rngs(0))
+    model = nnx.Sequential(
+        jnp.round, jax.lax.stop_gradient, stem, nnx.Conv(4, 4, (3, 3), rngs=nnx.Rngs(0))
+    )
+    assert tract_nnx.apply_tract(model) == "layers.2"
+    model = nnx.Sequential(lambda x: x / 255, nnx.Conv(3, 4, (3, 3), rngs=nnx.Rngs(0)))
+    assert tract_nnx.apply_tract(model, example_input=np.ones((1, 8, 8, 3), np.uint8)) == "layers.1"
 
 
 class Prepared(nnx.Module):

@@ -67,6 +67,25 @@ def test_samples_that_share_a_weight_need_the_name_of_their_axis(wrap, inner):
         wrap(mapped)(WEIGHT)
 
 
+def test_an_ensemble_of_samples_needs_the_name_of_their_axis_too():
+    weights = jnp.stack([WEIGHT, 2 * WEIGHT])
+
+    def mean(weight, axis_name=None):
+        def sample(image):
+            moment = second_moment(image, (3, 3), axis_name=axis_name)
+            dense = tract_weight(weight, moment)
+            return jnp.tanh(jnp.tensordot(image[:3, :3], dense, 3)).sum()
+
+        return jax.vmap(sample, axis_name="batch")(IMAGES).mean()
+
+    grads = jax.vmap(jax.grad(lambda weight: mean(weight, "batch")))(weights)
+    for grad, weight in zip(grads, weights, strict=True):
+        assert_near(grad, jax.grad(lambda weight: mean(weight, "batch"))(weight), 1e-5)
+    for wrap in (lambda one: one, jax.jit):
+        with pytest.raises(TrActValueError, match="pass the same axis_name to the layer"):
+            wrap(jax.vmap(jax.grad(mean)))(weights)
+
+
 @pytest.mark.slow
 def test_gradients_of_single_samples_have_their_own_second_moment():
     grads = jax.vmap(jax.grad(loss), (None, 0, 0))(WEIGHT, IMAGES[:, None], TARGETS[:, None])

@@ -11,7 +11,7 @@ import numpy as np
 from jax_cases import GEOMETRIES, assert_near
 from slow_cases import mark_slow
 from trainact import reference
-from trainact.errors import TrActTypeError, TrActValueError
+from trainact.errors import TrActTypeError, TrActValueError, UnsupportedLayerError
 from trainact.jax import second_moment, whiten_weight
 
 SETTINGS = [
@@ -126,6 +126,13 @@ def test_a_model_of_nnx_is_whitened_in_place():
     filters = model.layers[1].kernel[...].reshape(27, 8)
     z = np.asarray(filters.T @ moment[0] @ filters)
     assert abs(z[0, 1]) < 1e-4 * z[0, 0]
+    dropped = nnx.Sequential(nnx.Dropout(0.5, rngs=nnx.Rngs(0)), *make().layers)
+    assert whiten(dropped, images) == "layers.2"  # in evaluation mode
+    assert_near(dropped.layers[2].kernel[...], model.layers[1].kernel[...], 1e-6)
+    assert not dropped.layers[0].deterministic
+    masked = nnx.Conv(3, 8, (3, 3), mask=jnp.ones((3, 3, 3, 8)), rngs=nnx.Rngs(0))
+    with pytest.raises(UnsupportedLayerError, match="Conv has a mask"):
+        whiten(masked, images)
     with pytest.raises(TrActValueError, match=r"on an array of shape \(4,\) and float32 failed"):
         whiten(model, jnp.ones(4), layer="layers.1")
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Equinox's layers with TrAct's weight gradient.
+"""Equinox's layers with TrAct's weight gradient, and functions that change one to it and back.
 
 They see one sample a call, under ``jax.vmap(..., axis_name="batch")``: the second moment is that of
 all samples on the axis. Without ``axis_name``, a gradient through the vmap is an error.
@@ -6,8 +6,12 @@ all samples on the axis. Without ``axis_name``, a gradient through the vmap is a
 >>> layer = TrActConv2d(3, 64, 3, padding=1, axis_name="batch", key=jax.random.key(0))
 >>> jax.vmap(layer, axis_name="batch")(jnp.ones((8, 3, 32, 32))).shape
 (8, 64, 32, 32)
+>>> plain = remove_tract(layer)
+>>> type(plain).__name__, plain.weight is layer.weight
+('Conv2d', True)
 """
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -15,12 +19,13 @@ import jax
 import jax.numpy as jnp
 
 from trainact.defaults import DEFAULT_LAM
+from trainact.errors import UnsupportedLayerError
 from trainact.jax.gradient import Options, check_bias, check_options, precondition_call
 from trainact.jax.moments import AxisName
 from trainact.jax.patches import DENSE, Patches, describe_patches
 from trainact.option_checks import Center, check_lam
 
-__all__ = ["TrActConv2d", "TrActLinear"]
+__all__ = ["TrActConv2d", "TrActLinear", "apply_tract", "remove_tract"]
 
 
 class TrActLinear(eqx.nn.Linear):
@@ -95,6 +100,65 @@ class TrActConv2d(eqx.nn.Conv2d):
             rows.shape, self.kernel_size, self.stride, padding, self.dilation, self.groups
         )
         return eqx.nn.Conv2d.__call__(_precondition(self, rows, patches), x)
+
+
+_TRACT_CLASSES: dict[type, type] = {eqx.nn.Linear: TrActLinear, eqx.nn.Conv2d: TrActConv2d}
+
+
+def apply_tract(
+    layer: eqx.nn.Linear | eqx.nn.Conv2d,
+    lam: float = DEFAULT_LAM,
+    *,
+    center: Center = False,
+    relative: bool = False,
+    axis_name: AxisName = None,
+) -> TrActLinear | TrActConv2d:
+    """Return a plain layer with TrAct's weight gradient; it has the same weight and bias.
+
+        model = eqx.tree_at(lambda m: m.stem, model, apply_tract(model.stem, axis_name="batch"))
+
+    Args:
+        layer: an ``equinox.nn.Linear`` or ``equinox.nn.Conv2d``.
+        lam: λ.
+        center: as in `trainact.TrAct`.
+        relative: as in `trainact.TrAct`.
+        axis_name: of the vmap over the batch.
+
+    Raises:
+        TrActError: an argument is unusable, or the layer is another one.
+    """
+    if type(layer) not in _TRACT_CLASSES:
+        tract = isinstance(layer, TrActLinear | TrActConv2d)
+        raise UnsupportedLayerError(
+            "apply_tract takes an equinox.nn.Linear or equinox.nn.Conv2d; got "
+            f"{type(layer).__name__}" + ("; call remove_tract first." if tract else ".")
+        )
+    settings = _check_settings(layer, lam, Options(center, relative, axis_name))
+    return _change_class(layer, _TRACT_CLASSES[type(layer)], *settings)
+
+
+def remove_tract(layer: TrActLinear | TrActConv2d) -> eqx.nn.Linear | eqx.nn.Conv2d:
+    """Return a layer with TrAct as the plain layer; it has the same weight and bias.
+
+    Raises:
+        UnsupportedLayerError: the layer has no TrAct.
+    """
+    for plain, tract in _TRACT_CLASSES.items():
+        if type(layer) is tract:
+            return _change_class(layer, plain)
+    raise UnsupportedLayerError(
+        f"remove_tract takes a TrActLinear or TrActConv2d; got {type(layer).__name__}."
+    )
+
+
+def _change_class(layer: Any, kind: Any, *settings: Any) -> Any:
+    """Return the layer as one of another class; ``settings`` are λ and the options, if it has."""
+    added = dict(zip(("lam", "options"), settings, strict=False))
+    changed = object.__new__(kind)
+    for field in dataclasses.fields(kind):
+        value = added[field.name] if field.name in added else getattr(layer, field.name)
+        object.__setattr__(changed, field.name, value)
+    return changed
 
 
 def _check_settings(layer: Any, lam: float, options: Options) -> tuple[float, Options]:

@@ -20,6 +20,7 @@ from trainact.errors import TrActTypeError, TrActValueError, UnsupportedLayerErr
 from trainact.jax.moments import (
     AxisName,
     Covariance,
+    find_dtype,
     measure_covariance,
     measure_second_moment,
 )
@@ -31,8 +32,8 @@ __all__ = ["Options", "check_bias", "check_options", "precondition_call", "tract
 Moment: TypeAlias = tuple[jax.Array, jax.Array | None]
 """xᵀx/b and None, or C and μ."""
 
-CONSTANT = 4096
-"""Rows are constant if their variance is at most this many rounding errors of their square."""
+CONSTANT = 256
+"""Rows are constant if they vary by at most this many rounding errors of their mean."""
 
 
 class Options(NamedTuple):
@@ -142,7 +143,7 @@ def tract_weight(
         lam = check_lam(lam)
     elif lam.ndim:
         raise TrActValueError(f"lam= has the shape {lam.shape}; use one number.")
-    dtype = jnp.promote_types(jnp.promote_types(matrix.dtype, weight.dtype), jnp.float32)
+    dtype = find_dtype(matrix, weight)
     moment = lax.stop_gradient(jax.tree.map(lambda one: one.astype(dtype), (matrix, mean)))
     weight, bias = _pass(options, weight, bias, moment, jnp.asarray(lam, dtype))
     return weight if bias is None else (weight, bias)
@@ -168,6 +169,7 @@ def precondition_call(
         lam: λ, checked.
         options: checked.
     """
+    x = lax.stop_gradient(x)  # else a gradient by the input would use up the rule for the weight
     if options.center is True:
         return _pass_call(patches, options, weight, bias, x, lam)
     weight, _ = _pass_call(patches, options, weight, None, x, lam)
@@ -199,7 +201,7 @@ def _pass_call(patches: Patches, options: Options, weight: Any, bias: Any, x: An
 def _call_forward(
     patches: Patches, options: Options, weight: Any, bias: Any, x: Any, lam: Any
 ) -> Any:
-    dtype = jnp.promote_types(jnp.promote_types(x.dtype, weight.dtype), jnp.float32)
+    dtype = find_dtype(x, weight)
     moment: Moment
     if options.center:
         moment = measure_covariance(x, patches, dtype, options.axis_name)
@@ -243,7 +245,7 @@ def divide_gradients(
     damping = jnp.broadcast_to(lam, (groups,))
     if relative:
         damping = scale_damping(lam, jnp.trace(matrix, axis1=1, axis2=2) / num_inputs, mean)
-    damped = matrix + damping[:, None, None] * jnp.eye(num_inputs, dtype=matrix.dtype)
+    damped = matrix + damping[:, None, None] * jnp.eye(num_inputs, dtype=matrix.dtype)[None]
     factor = lax.linalg.cholesky(damped, symmetrize_input=False)
     tract = jax.vmap(lambda lower, right: cho_solve((lower, True), right))(factor, grad)
     delta = tract.swapaxes(0, 1).reshape(grad_weight.shape).astype(grad_weight.dtype)
@@ -263,7 +265,7 @@ def scale_damping(lam: jax.Array, mean_eigenvalue: jax.Array, mean: jax.Array | 
     """
     square = mean_eigenvalue if mean is None else mean_eigenvalue + jnp.square(mean).mean(-1)
     number = jnp.finfo(square.dtype)
-    is_constant = mean_eigenvalue <= CONSTANT * number.eps * square
+    is_constant = mean_eigenvalue <= (CONSTANT * float(number.eps)) ** 2 * square
     return jnp.where(is_constant, float(number.max) ** 0.5, lam * mean_eigenvalue)
 
 
@@ -282,12 +284,25 @@ def _check_axes(matrix: jax.Array, grad: jax.Array) -> None:
 
     JAX would divide it by each of them, and add up the results.
     """
-    # Only the tracers of vmap have this attribute; JAX has no public way to ask.
-    if hasattr(matrix, "batch_dim") and not hasattr(grad, "batch_dim"):
+    if _list_vmaps(matrix) - _list_vmaps(grad):
         raise TrActValueError(
             "under this vmap each sample has its own second moment, but all share one weight: give "
-            "the vmap an axis_name, and pass the same axis_name to the layer or to second_moment."
+            "the vmap an axis_name, and pass the same axis_name to the layer or to second_moment; "
+            "nested vmaps take a tuple of names."
         )
+
+
+def _list_vmaps(array: Any) -> set[int]:
+    """Return the vmaps over which an array has a value for each sample.
+
+    Only the tracers of vmap have ``batch_dim``; JAX has no public way to ask.
+    """
+    found = set()
+    while isinstance(array, jax.core.Tracer):
+        if hasattr(array, "batch_dim"):
+            found.add(id(array._trace))
+        array = getattr(array, "val", getattr(array, "primal", None))
+    return found
 
 
 def _check_shapes(weight: jax.Array, matrix: jax.Array) -> None:

@@ -8,6 +8,7 @@ also get the plain layers' automatic names, such as ``Conv_0``: checkpoints load
 """
 
 import contextlib
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,10 @@ from trainact.jax.moments import AxisName
 from trainact.option_checks import Center
 
 __all__ = ["TrActConv", "TrActDense"]
+
+# Without Flax's wrapper, which would capture and intercept each call a second time.
+_call_dense: Any = inspect.unwrap(nn.Dense.__call__)
+_call_conv: Any = inspect.unwrap(nn.Conv.__call__)
 
 
 class TrActDense(nn.Dense):
@@ -41,7 +46,7 @@ class TrActDense(nn.Dense):
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Compute what the plain layer computes."""
         with _with_tract_gradient(self):
-            return super().__call__(inputs)
+            return _call_dense(self, inputs)
 
 
 class TrActConv(nn.Conv):
@@ -63,7 +68,7 @@ class TrActConv(nn.Conv):
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Compute what the plain layer computes."""
         with _with_tract_gradient(self):
-            return super().__call__(inputs)
+            return _call_conv(self, inputs)
 
 
 # Flax names submodules by this name: plain and TrAct networks have the same parameters.

@@ -1,7 +1,7 @@
 """The second moment xᵀx/b of a layer's rows, and their covariance."""
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias, overload
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, TypeAlias, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,17 @@ from trainact.jax.patches import (
 )
 from trainact.option_checks import check_flag
 
-__all__ = ["AxisName", "Covariance", "measure_covariance", "measure_second_moment", "second_moment"]
+__all__ = [
+    "AxisName",
+    "Covariance",
+    "find_dtype",
+    "measure_covariance",
+    "measure_second_moment",
+    "second_moment",
+]
 
 AxisName: TypeAlias = str | Sequence[str] | None
+Result = TypeVar("Result")
 
 
 class Covariance(NamedTuple):
@@ -108,18 +116,27 @@ def second_moment(
         patches = describe_patches(
             x.shape, kernel_size, strides, padding, dilation, feature_group_count
         )
-    dtype = jnp.promote_types(x.dtype, jnp.float32)
+    dtype = find_dtype(x)
     measure = measure_covariance if center else measure_second_moment
     return measure(x, patches, dtype, axis_name)
+
+
+def find_dtype(*arrays: jax.Array) -> jnp.dtype:
+    """Return the dtype of products, sums and the solve: float64 if an array has it, or float32."""
+    is_double = any(array.dtype == jnp.float64 for array in arrays)
+    return jnp.dtype(jnp.float64 if is_double else jnp.float32)
 
 
 def measure_second_moment(
     x: jax.Array, patches: Patches, dtype: jnp.dtype, axis_name: AxisName = None
 ) -> jax.Array:
     """Return xᵀx/b, shape [g, n, n], in a dtype; zeros if there are no rows."""
-    x = lax.stop_gradient(x)
-    total = sum_outer_products(x, patches, dtype) / max(1, patches.count_rows(x))
-    return _average(total, axis_name)
+
+    def measure(x: jax.Array) -> jax.Array:
+        total = sum_outer_products(x, patches, dtype) / max(1, patches.count_rows(x))
+        return _average(total, axis_name)
+
+    return _replicate(measure, lax.stop_gradient(x))
 
 
 def measure_covariance(
@@ -131,15 +148,30 @@ def measure_covariance(
     mean is subtracted from each channel of the padded input first. What is left of μ afterwards,
     where padding makes the columns of a channel differ, is small.
     """
-    x = lax.stop_gradient(x)
-    num_rows = max(1, patches.count_rows(x))
-    mean = _average(sum_rows(x, patches, dtype) / num_rows, axis_name)
-    by_channel = mean.reshape(patches.groups, -1, x.shape[-1] // patches.groups)  # [g, kernel, C/g]
-    shift = by_channel.mean(1, keepdims=True)
-    left = (by_channel - shift).reshape(mean.shape)
-    total = sum_outer_products(x, patches, dtype, shift.reshape(-1)) / num_rows
-    total = _average(total, axis_name)
-    return Covariance(total - left[:, :, None] * left[:, None, :], mean)
+
+    def measure(x: jax.Array) -> Covariance:
+        num_rows = max(1, patches.count_rows(x))
+        mean = _average(sum_rows(x, patches, dtype) / num_rows, axis_name)
+        by_channel = mean.reshape(patches.groups, -1, x.shape[-1] // patches.groups)
+        shift = by_channel.mean(1, keepdims=True)  # of [g, kernel, C/g]
+        left = (by_channel - shift).reshape(mean.shape)
+        total = sum_outer_products(x, patches, dtype, shift.reshape(-1)) / num_rows
+        total = _average(total, axis_name)
+        return Covariance(total - left[:, :, None] * left[:, None, :], mean)
+
+    return _replicate(measure, lax.stop_gradient(x))
+
+
+def _replicate(measure: Callable[[jax.Array], Result], x: jax.Array) -> Result:
+    """Return ``measure(x)``; if a mesh divides x along explicit axes, every device gets all of it.
+
+    XLA then chooses how to divide the work, as on automatic axes.
+    """
+    mesh = jax.typeof(x).sharding.mesh
+    if not mesh.explicit_axes:
+        return measure(x)
+    replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    return jax.sharding.auto_axes(measure, out_sharding=replicated)(x)
 
 
 def _average(value: jax.Array, axis_name: AxisName) -> jax.Array:

@@ -27,6 +27,7 @@ from trainact.jax.gradient import Options, check_bias, check_options
 from trainact.jax.moments import AxisName
 from trainact.jax.nnx_layers import (
     LayerView,
+    change_class,
     check_layer,
     list_layers,
     read_input,
@@ -58,7 +59,7 @@ class _TrActLayer(nnx.Module):
 
         Args:
             *args: of the plain layer.
-            lam: λ; it may be changed at any time.
+            lam: λ, a Python number; it may be changed between steps, which compiles them again.
             center: as in `trainact.TrAct`.
             relative: as in `trainact.TrAct`.
             axis_name: of a vmap, pmap or shard_map whose axis holds more rows.
@@ -111,16 +112,18 @@ def apply_tract(
 ) -> str:
     """Change the model's first layer to TrAct in place, and return its name.
 
-    The first layer is the first Linear or Conv that a forward calls. The layer stays the same
-    object with the same parameters, and only its class changes.
+    The first layer is the first one that the first argument of the model reaches; layers that see
+    other arguments or constants do not count. The layer stays the same object with the same
+    parameters, and only its class changes.
 
     Args:
         model: any NNX module; it may be the layer itself, which has the empty name.
         lam: λ.
         layer: the name of the layer, such as ``"stem.conv"``; None finds it by a forward without
             values.
-        example_input: an input of the model, or a tuple of its arguments, for this forward. None
-            tries images of 224, 32 and 28 pixels.
+        example_input: an input of the model, or a tuple of its arguments, for this forward; flags
+            and other values that are no arrays are passed as they are. None tries images of 224,
+            32 and 28 pixels.
         center: as in `trainact.TrAct`.
         relative: as in `trainact.TrAct`.
         axis_name: of a vmap, pmap or shard_map whose axis holds more rows.
@@ -140,7 +143,7 @@ def apply_tract(
     check_layer(found, where, "apply_tract")
     if options.center is True:
         check_bias(found, where)
-    found.__class__ = TrActLinear if type(found) is nnx.Linear else TrActConv
+    change_class(found, TrActLinear if type(found) is nnx.Linear else TrActConv)
     found.set_up(lam, options)
     return name
 
@@ -153,7 +156,7 @@ def remove_tract(model: nnx.Module) -> list[str]:
         if isinstance(one, _TrActLayer)
     }
     for one in layers.values():
-        one.__class__ = one.plain_class
+        change_class(one, one.plain_class)
         for attribute in ("lam", *Options._fields):
             delattr(one, attribute)
     return list(layers)
@@ -195,6 +198,10 @@ def whiten(
     name, found = select_layer(model, layer, first, "whiten")
     where = f"layer {name!r}: " if name else ""
     check_layer(found, where, "whiten")
+    if getattr(found, "mask", None) is not None:
+        raise UnsupportedLayerError(
+            f"{where}{type(found).__name__} has a mask, so it would not apply the whitened filters."
+        )
     inputs = (read_input(model, name, batch) for batch in itertools.chain([first], batches))
     described = ((x, describe_layer(found, x)) for x in inputs)
     found.kernel[...] = compute_whitened(found.kernel[...], described, settings, where)

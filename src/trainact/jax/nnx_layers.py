@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Collection
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from trainact.errors import (
     UnsupportedLayerError,
 )
 
-__all__ = ["LayerView", "check_layer", "list_layers", "read_input", "select_layer"]
+__all__ = ["LayerView", "change_class", "check_layer", "list_layers", "read_input", "select_layer"]
 
 SUPPORTED_LAYERS = (nnx.Linear, nnx.Conv)
 OTHER_LAYERS = (nnx.ConvTranspose, nnx.Einsum, nnx.Embed, nnx.LinearGeneral)
@@ -34,6 +35,11 @@ class LayerView:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._layer, name)
+
+
+def change_class(layer: Any, kind: type) -> None:
+    """Change a layer's class; NNX would note ``__class__`` as an attribute of the layer."""
+    object.__setattr__(layer, "__class__", kind)
 
 
 def list_layers(model: object, function: str) -> dict[str, Any]:
@@ -58,10 +64,14 @@ def select_layer(
 ) -> tuple[str, Any]:
     """Return a layer and its name: the one that ``name`` says, or else the first one.
 
+    The first layer is the first one whose input depends on the first argument, or else the first
+    one that is called. Inside of ``nnx.jit`` or ``nnx.remat`` every input counts as dependent.
+
     Args:
         model: any NNX module.
         name: of a layer; None finds the first one by a forward without values.
         example_input: an input or a tuple of arguments for this forward; None tries some images.
+            Arguments that are no arrays are passed as they are.
         function: what the user called, for messages.
 
     Raises:
@@ -81,12 +91,15 @@ def select_layer(
     failure: Exception | None = None
     for example in examples:
         arguments = example if isinstance(example, tuple) else (example,)
+        called: list[str] = []
         try:
-            jax.eval_shape(functools.partial(_run_to_layer, model, layers), *arguments)
+            _trace_to_layer(model, layers, arguments, called)
         except _Reached as reached:
             return reached.name, layers[reached.name]
         except Exception as error:  # the model's forward may raise anything
             failure = failure or error
+        if called:
+            return called[0], layers[called[0]]
     kind = type(model).__name__
     problem = f"a forward of {kind} ran without reaching an nnx.Linear or nnx.Conv"
     if failure is not None:
@@ -102,8 +115,9 @@ def check_layer(layer: Any, where: str, function: str) -> None:
     plain = getattr(type(layer), "plain_class", type(layer))
     if plain not in SUPPORTED_LAYERS:
         raise UnsupportedLayerError(
-            f"{where}{function} takes an nnx.Linear or nnx.Conv; got {type(layer).__name__}. In a "
-            "custom layer, call trainact.jax.tract_weight where the weight is applied to the input."
+            f"{where}{function} takes an nnx.Linear or nnx.Conv; got {type(layer).__name__}. Name "
+            "another layer with layer=, or in a custom layer call trainact.jax.tract_weight where "
+            "the weight is applied to the input."
         )
 
 
@@ -116,7 +130,7 @@ def read_input(model: Any, name: str, batch: Any) -> jax.Array:
     reason = "it did not reach the layer"
     try:
         with jax.disable_jit():  # a compiled part of the model has no values
-            _run_to_layer(model, [name], batch)
+            _watch(model, [name], _stop, batch)
     except _Reached as reached:
         return reached.x
     except Exception as error:  # the same
@@ -135,30 +149,78 @@ class _Reached(BaseException):
         self.name, self.x = name, x
 
 
-def _run_to_layer(model: Any, names: Collection[str], *arguments: Any) -> None:
-    """Run a copy of the model until it calls one of the layers, which raises ``_Reached``.
+_look: ContextVar[Callable[[str, Any], None]] = ContextVar("_look")
+"""Receives name and input of each watched layer that is called."""
+
+
+def _stop(name: str, x: Any) -> None:
+    raise _Reached(name, x)
+
+
+def _trace_to_layer(
+    model: Any, names: Collection[str], arguments: tuple[Any, ...], called: list[str]
+) -> None:
+    """Run a forward without values until the first layer, which raises ``_Reached``.
+
+    Layers before it, whose input does not depend on the first argument, are added to ``called``.
+    """
+    leaves, structure = jax.tree.flatten(arguments)
+    arrays = {i: one for i, one in enumerate(leaves) if hasattr(one, "shape")}
+    num_first = len(jax.tree.leaves(arguments[0]))
+    first = [i for i in arrays if i < num_first and jnp.issubdtype(arrays[i].dtype, jnp.floating)]
+
+    def run(given: dict[int, Any]) -> None:
+        outside = next(iter(given.values()))._trace
+
+        def look(name: str, x: Any) -> None:
+            if first and getattr(x, "_trace", outside) is outside:  # it has no tangent
+                called.append(name)
+            else:
+                _stop(name, x)
+
+        def forward(images: dict[int, Any]) -> None:
+            values = {**dict(enumerate(leaves)), **given, **images}
+            _watch(model, names, look, *jax.tree.unflatten(structure, values.values()))
+
+        images = {i: given[i] for i in first}
+        jax.jvp(forward, (images,), (jax.tree.map(jnp.zeros_like, images),))
+
+    jax.eval_shape(run, arrays)
+
+
+def _watch(
+    model: Any, names: Collection[str], look: Callable[[str, Any], None], *arguments: Any
+) -> None:
+    """Run a copy of the model, in evaluation mode, and ``look`` at the inputs of some layers.
 
     A forward changes statistics and the counts of random streams: those of the copy.
     """
     copy = nnx.clone(model)
+    copy.eval()
     for name, layer in list_layers(copy, "").items():
         if name in names:
             kind: Any = type(layer)
-            layer.__class__ = _make_watched_class(kind, name)
-    copy(*arguments)
+            change_class(layer, _make_watched_class(kind, name))
+    token = _look.set(look)
+    try:
+        copy(*arguments)
+    finally:
+        _look.reset(token)
 
 
 @functools.cache
 def _make_watched_class(kind: Any, name: str) -> Any:
-    """Return a class whose calls raise ``_Reached``, also on the copies that ``nnx.jit`` makes."""
+    """Return a class whose calls are looked at, also on the copies that ``nnx.jit`` makes."""
     plain = getattr(kind, "plain_class", kind)
 
-    def raise_with_input(values: tuple[Any, ...], **_: Any) -> None:
-        raise _Reached(name, values[0])
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def look_and_promote(values: tuple[Any, ...], **options: Any) -> Any:
+            _look.get()(name, values[0])
+            return self.promote_dtype(values, **options)
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> None:
         if plain in SUPPORTED_LAYERS:
-            plain.__call__(LayerView(self, raise_with_input), *args, **kwargs)
-        raise _Reached(name, None)
+            return plain.__call__(LayerView(self, look_and_promote), *args, **kwargs)
+        _look.get()(name, args[0] if args else None)
+        return plain.__call__(self, *args, **kwargs)
 
     return type(kind.__name__, (kind,), {"__call__": call, "__doc__": kind.__doc__})
