@@ -1,6 +1,7 @@
 """Gradient accumulation gives the gradient of one backward on the whole batch."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -202,6 +203,52 @@ def test_a_custom_forward_with_the_parameter_itself_accumulates():
     assert_close(layer.weight.grad, tract_gradient_of_layer(layer, 2 * x, grad_z))
 
 
+def test_forward_and_backward_must_be_inside_the_block():
+    model, x = network(), torch.randn(4, 3, 6, 6).double()
+    before = torch.randn_like(model[0].weight)
+    model[0].weight.grad = before.clone()
+    loss = model(x).square().mean()
+    with pytest.raises(TrActError, match="not called inside the block"), accumulate(model):
+        loss.backward()
+    assert torch.equal(model[0].weight.grad, before)
+    with accumulate(model):
+        loss = model(x).square().mean()
+    with pytest.raises(TrActError, match="runs after the block; put forward and backward"):
+        loss.backward()
+
+
+def test_gradients_that_do_not_reach_grad_are_refused():
+    model, x = network(), torch.randn(4, 3, 6, 6).double()
+    weight = model[0].weight
+    with pytest.raises(TrActError, match=r"no \.grad of a TrAct layer"), accumulate(model):
+        torch.autograd.grad(model(x).square().mean(), weight)
+    parameters = {name: p.detach().requires_grad_() for name, p in model.named_parameters()}
+    with pytest.raises(TrActError, match=r"no \.grad of a TrAct layer"), accumulate(model):
+        torch.func.functional_call(model, parameters, x).square().mean().backward()
+    assert weight.grad is None
+
+
+def test_lam_is_that_of_the_end_of_the_block():
+    layer, x = TrAct(nn.Linear(5, 3).double()), torch.randn(20, 5).double()
+    with accumulate(layer):
+        layer(x).square().mean().backward()
+        layer.lam = 0.7
+    twin = TrAct(nn.Linear(5, 3).double(), lam=0.7)
+    twin.load_state_dict(layer.state_dict())
+    twin(x).square().mean().backward()
+    assert_close(layer.weight.grad, twin.weight.grad)
+
+
+@pytest.mark.parametrize("copy_layer", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_made_inside_the_block_is_outside_of_it(copy_layer):
+    layer, x = TrAct(nn.Linear(5, 3).double()), torch.randn(20, 5).double()
+    with accumulate(layer):
+        twin = copy_layer(layer)
+    twin(x).square().mean().backward()
+    layer(x).square().mean().backward()
+    assert torch.equal(twin.weight.grad, layer.weight.grad)
+
+
 def test_misuse_is_refused_with_a_message():
     with pytest.raises(TrActError, match="found no TrAct layer"), accumulate(nn.Linear(3, 3)):
         pass
@@ -219,3 +266,12 @@ def test_misuse_is_refused_with_a_message():
                 ).sum()
             )(parameters)
     model(torch.randn(2, 3, 6, 6).double())
+    flat = TrAct(nn.Linear(5, 3))
+    flat.weight = nn.Parameter(flat.weight.detach().flatten())  # as FSDP1 divides it
+    with pytest.raises(TrActError, match="accumulate works with FSDP2"), accumulate(flat):
+        pass
+    grouped, whole = (TrAct(nn.Conv2d(2 * g, 4, 3, groups=g)) for g in (2, 1))
+    grouped.weight = whole.weight
+    pair = nn.ModuleList([whole, grouped])
+    with pytest.raises(TrActError, match=r"not the number of groups \(1 and 2\)"), accumulate(pair):
+        pass

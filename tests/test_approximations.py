@@ -52,6 +52,23 @@ def test_a_forward_without_a_backward_does_not_count():
     assert_close(step(layer, x1, g1), by_moment_of(layer, x1, g1, x0))
 
 
+def test_a_factorization_that_failed_is_not_kept():
+    layer = TrAct(nn.Conv2d(3, 5, 3).double(), every=100)
+    (x0, g0), (x1, g1), (x2, g2) = batches(3)
+    assert step(layer, x0.clone().fill_(torch.inf), g0).isnan().any()
+    assert_close(step(layer, x1, g1), by_moment_of(layer, x1, g1, x1))
+    assert_close(step(layer, x2, g2), by_moment_of(layer, x2, g2, x1))
+
+
+def test_another_shape_of_the_weight_refreshes_at_once():
+    layer = TrAct(nn.Linear(5, 3).double(), every=100)
+    layer(torch.randn(20, 5).double()).sum().backward()
+    layer.in_features, layer.weight = 7, nn.Parameter(torch.randn(3, 7).double())
+    x, grad_z = torch.randn(20, 7).double(), torch.randn(20, 3).double()
+    layer(x).backward(grad_z)
+    assert_close(layer.weight.grad, tract_gradient_of_layer(layer, x, grad_z))
+
+
 def test_a_change_of_lam_refreshes_at_once():
     layer = TrAct(nn.Conv2d(3, 5, 3).double(), every=100)
     (x0, g0), (x1, g1) = batches(2)

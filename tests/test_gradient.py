@@ -1,5 +1,6 @@
 """Dtypes, autocast, NaN and infinity, tracing and second derivatives."""
 
+import contextlib
 import copy
 
 import pytest
@@ -183,6 +184,24 @@ def test_a_gradient_penalty_on_the_input_is_preconditioned_once():
     inverse = torch.linalg.inv(x.T @ x / 20 + 0.1 * torch.eye(6)).detach()
     # the penalty depends on the weight by the forward and by ∂L/∂x; both paths end here
     assert_close(tract.weight.grad, layer.weight.grad @ inverse, 1e-8)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_gradient_by_the_input_alone_is_no_step(pooled):
+    """An adversarial attack or a saliency map adds no rows to an average or a pool."""
+    layer = TrAct(nn.Linear(5, 3).double(), moment_decay=0.9, rows=4)
+    twin, x = copy.deepcopy(layer), torch.randn(20, 5).double().requires_grad_()
+    before = trainact.tract_state(layer)
+    (attack,) = torch.autograd.grad(layer(x).square().sum(), x)
+    assert attack.any()
+    for name, value in trainact.tract_state(layer).items():
+        assert torch.equal(value, before[name])
+    with accumulate(layer) if pooled else contextlib.nullcontext():
+        torch.autograd.grad(layer(3 * x).square().sum(), x)
+        layer(x).square().sum().backward()
+    with accumulate(twin) if pooled else contextlib.nullcontext():
+        twin(x).square().sum().backward()
+    assert torch.equal(layer.weight.grad, twin.weight.grad)
 
 
 def test_an_input_changed_in_place_is_an_error_as_in_the_plain_layer():

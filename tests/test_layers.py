@@ -260,6 +260,16 @@ def test_a_custom_layer_is_preconditioned_at_its_operator():
     assert_close(layer.weight.grad, expected.view_as(layer.weight))
 
 
+def test_a_frozen_custom_layer_is_the_plain_layer():
+    class Twice(nn.Linear):
+        def forward(self, x):
+            return F.linear(F.linear(x, self.weight), self.weight)
+
+    layer = TrAct(Twice(4, 4)).requires_grad_(False)
+    x = torch.randn(3, 4)
+    assert torch.equal(layer(x), x @ layer.weight.T @ layer.weight.T)
+
+
 @pytest.mark.parametrize("calls", [0, 2])
 def test_a_custom_forward_without_exactly_one_operator_call_is_refused(calls):
     class Strange(nn.Linear):

@@ -177,7 +177,7 @@ def use(kept: KeptMoment, lam: float, measured: list[SecondMoment]) -> SecondMom
         measured.append(moment_of(torch.randn(30, 4).double()))
         return measured[-1]
 
-    moment = kept.find(lam, measure)
+    moment = kept.find(lam, torch.zeros(3, 4), measure)
     moment.factorize(lam)
     return moment
 

@@ -68,6 +68,15 @@ def test_a_layer_used_in_two_places_changes_in_both():
     assert isinstance(model["a"], TrActConv2d)
 
 
+def test_a_layer_with_two_names_changes_once():
+    model = nn.Module()
+    model.left = model.right = nn.Linear(5, 3)
+    assert apply_tract(model, layers=["left", "right"]) == ["left", "right"]
+    assert type(model.left) is trainact.TrActLinear
+    assert remove_tract(model) == ["left"]
+    assert type(model.left) is nn.Linear
+
+
 def test_wrapping_works_after_the_layer_was_compiled():
     layer = nn.Linear(4, 3)
     layer.compile(backend="eager")
@@ -104,6 +113,12 @@ def quantised():
     return layer
 
 
+class Gabor(nn.Conv2d):
+    def __init__(self, name, value):
+        super().__init__(3, 4, 3)
+        setattr(self, name, value)
+
+
 def with_instance_forward():
     layer = nn.Linear(4, 3)
     layer.forward = layer.forward
@@ -125,6 +140,9 @@ REFUSED = [
     (hooked, "has no parameter named 'weight'"),
     (quantised, r"has a quantised weight \(Parameter, torch.int8\); TrAct takes float64"),
     (with_instance_forward, "has a forward set on the instance"),
+    (lambda: Gabor("lam", 4.0), "Gabor has an attribute 'lam', a name that TrAct uses"),
+    (lambda: Gabor("lam", nn.Parameter(torch.ones(4))), "Gabor has an attribute 'lam'"),
+    (lambda: Gabor("options", {}), "Gabor has an attribute 'options'"),
     (lambda: TrAct(nn.Linear(4, 3), 0.2), r"TrActLinear already trains with TrAct \(lam=0.2\)"),
 ]
 

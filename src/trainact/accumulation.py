@@ -27,7 +27,7 @@ def accumulate(model: nn.Module) -> Iterator[None]:
     Inside the block, the gradients of TrAct's weights stay plain and backward adds up their second
     moments. At its end, each weight's gradient is preconditioned, with ``center=True`` together
     with that of the bias. The result in ``.grad`` is that of one backward on the concatenated
-    batch::
+    batch. Forward and backward of each micro-batch must be inside the block::
 
         with accumulate(model):
             for images, labels in micro_batches:
@@ -35,7 +35,9 @@ def accumulate(model: nn.Module) -> Iterator[None]:
         optimizer.step()
 
     For a layer that is called several times in one forward, this pooled second moment gives the
-    exact least-squares solution. A gradient from before the block is added to the result. If the
+    exact least-squares solution. All of ``.grad`` is preconditioned: if the loss uses the weight in
+    another place too, such as an L2 penalty, that part of the gradient as well; use weight decay of
+    the optimizer instead. A gradient from before the block is added to the result. If the
     block raises, the gradients of TrAct's weights are reset to those before the block. With
     ``moment_decay``, the block counts as one step.
 
@@ -45,7 +47,8 @@ def accumulate(model: nn.Module) -> Iterator[None]:
 
     Raises:
         TrActValueError: the model has no TrAct layer or lost one, the weight of one is not a
-            parameter, or the model is inside another such block.
+            parameter, the model is inside another such block, or forward and backward are on
+            different sides of the block.
     """
     check_tract(model)
     reshard(model)
@@ -103,7 +106,6 @@ class _Pool:
 
     weight: Tensor
     bias: Tensor | None  # only if its gradient is preconditioned too
-    lam: float
     options: Options
     moment: SecondMoment
     layers: list[TrActLayer] = field(default_factory=list)
@@ -112,6 +114,11 @@ class _Pool:
     def __post_init__(self) -> None:
         parameters = [self.weight] if self.bias is None else [self.weight, self.bias]
         self.set_aside = [_SetAside(parameter) for parameter in parameters]
+        self.own_total, self.own_rows = self.moment.total, self.moment.num_rows  # of this rank
+
+    @property
+    def lam(self) -> float:
+        return self.layers[0].lam
 
     def open(self) -> None:
         for held in self.set_aside:
@@ -122,12 +129,11 @@ class _Pool:
     def close(self) -> None:
         for layer in self.layers:
             layer.memory = layer.memory._replace(pool=None)
+        self.own_total.resize_(0)  # a later backward of a forward inside the block sees this
 
     def begin_sum_over_ranks(self) -> None:
         """Begin the sum even without a gradient on this rank: another rank may have one."""
-        sync_slot = self.layers[0].memory.sync_slot
-        assert sync_slot is not None
-        self.moment.begin_sum_over_ranks(sync_slot)
+        self.moment.begin_sum_over_ranks(sync_slot=None)
 
     def finish_moment(self) -> None:
         """Wait for the sum; a moving average takes it in, even without a gradient on this rank.
@@ -145,7 +151,18 @@ class _Pool:
     def precondition(self) -> None:
         grads = [held.parameter.grad for held in self.set_aside]
         if any(grad is None for grad in grads):
+            if self.own_rows > 0:
+                raise TrActValueError(
+                    "accumulate found no .grad of a TrAct layer, although backward reached the "
+                    "layer: it works with backward() and parameters that keep their .grad until "
+                    "the end of the block, not with torch.autograd.grad or functional_call."
+                )
             return
+        if not self.moment.has_calls:
+            raise TrActValueError(
+                "accumulate found a gradient of a TrAct layer, but the layer was not called inside "
+                "the block; put forward and backward of each micro-batch inside the block."
+            )
         with torch.no_grad():
             if hasattr(grads[0], "full_tensor"):
                 self._precondition_sharded(grads)
@@ -202,12 +219,18 @@ def _make_pools(layers: list[TrActLayer]) -> list[_Pool]:
         _check_parameter("weight", layer)
         if not layer.weight.requires_grad:
             continue
+        if layer.weight.dim() < 2:
+            raise TrActValueError(
+                f"the weight of {type(layer).__name__} has {layer.weight.dim()} dimensions: "
+                "FullyShardedDataParallel has divided it. accumulate works with FSDP2 "
+                "(torch.distributed.fsdp.fully_shard); without it, pass sync=True."
+            )
         if layer.options.changes_bias:
             check_bias(layer, layer.options)
             _check_parameter("bias", layer)
         pool = pools.setdefault(id(layer.weight), _make_pool(layer))
-        _check_same(pool, layer)
         pool.layers.append(layer)
+        _check_same(pool, layer)
     _check_separate([pool.bias for pool in pools.values() if pool.bias is not None])
     return list(pools.values())
 
@@ -234,6 +257,12 @@ def _check_same(pool: _Pool, layer: TrActLayer) -> None:
                 f"two TrAct layers share a weight but not {name} ({ours} and {theirs}); use the "
                 "same options for both."
             )
+    ours, theirs = len(pool.moment.total), getattr(layer, "groups", 1)
+    if ours != theirs:
+        raise TrActValueError(
+            f"two TrAct layers share a weight but not the number of groups ({ours} and {theirs}); "
+            "take the gradient of the whole batch instead."
+        )
     if pool.bias is not None and pool.bias is not layer.bias:
         raise TrActValueError(
             "two TrAct layers with center=True share a weight but not the bias; accumulate needs "
@@ -255,4 +284,4 @@ def _make_pool(layer: TrActLayer) -> _Pool:
     dtype = choose_precision(options.moment_dtype, weight.dtype, weight.device).sums
     center = bool(options.center)
     moment = SecondMoment.without_rows(shape, dtype, weight.device, center=center)
-    return _Pool(weight, layer.bias if options.changes_bias else None, layer.lam, options, moment)
+    return _Pool(weight, layer.bias if options.changes_bias else None, options, moment)

@@ -22,6 +22,8 @@ from trainact.rows import Patches, RowSample, count_inputs, count_rows, unfold_r
 from trainact.second_moment import KeptMoment, SecondMoment, Sums, measure_mean
 from trainact.synchronisation import (
     get_world_size,
+    is_grouped,
+    new_sync_slot,
     record_call,
     take_calls_of_this_backward,
     warn_of_few_rows,
@@ -37,7 +39,10 @@ __all__ = [
 
 
 class Memory(NamedTuple):
-    """What a layer keeps from one backward to the next; none of it is in the state dict."""
+    """What a layer keeps from one backward to the next; none of it is in the state dict.
+
+    A copy of the layer has its own process group, and is not inside ``accumulate``.
+    """
 
     sync_slot: int | None = None
     """The layer's process group in :mod:`trainact.synchronisation`."""
@@ -50,6 +55,10 @@ class Memory(NamedTuple):
     pool: SecondMoment | None = None
     """Inside ``accumulate``: gradients stay plain and rows are added here."""
 
+    def __reduce__(self) -> Any:
+        needs_group = self.sync_slot is not None and is_grouped(self.sync_slot)
+        return _restore_memory, (needs_group, *self[:-1])
+
     def list_tensors(self) -> dict[str, Tensor]:
         """Return the tensors that change from step to step, by name."""
         tensors: dict[str, Any] = {"seed": self.seed}
@@ -58,6 +67,10 @@ class Memory(NamedTuple):
             tensors |= {"average.total": total, "average.num_rows": num_rows}
             tensors |= {"average.row_sum": row_sum}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+def _restore_memory(needs_group: bool, sync_slot: int | None, *kept: Any) -> Memory:
+    return Memory(new_sync_slot(needs_group) if needs_group else sync_slot, *kept)
 
 
 def apply_precondition(
@@ -128,8 +141,10 @@ def _apply(
     held = average if pool is None else pool
     sums: Sums | tuple[None, None, None] = (None, None, None) if held is None else held.sums
     kept = (memory.sync_slot, memory.kept, memory.seed)
-    outputs = _PreconditionGrad.apply(
-        weight, bias, x, patches, lam, options, *kept, pool is not None, *sums
+    if pool is not None:
+        pool.has_calls = True
+    outputs = _PreconditionGrad.apply(  # detached: a gradient by x alone does not come here
+        weight, bias, x.detach(), patches, lam, options, *kept, pool is not None, *sums
     )
     if _begins_sum_early(options, is_pooled=pool is not None) and not is_inside_transform():
         record_call((outputs if bias is None else outputs[0]).grad_fn)
@@ -212,6 +227,7 @@ class _PreconditionGrad(torch.autograd.Function):
                 for call in take_calls_of_this_backward():
                     call.moment = _CallInput(call).measure_over_ranks()
             if ctx.is_pooled:
+                _check_open(ctx.sums[0])
                 SecondMoment(*ctx.sums).add_(_CallInput(ctx).measure())
             else:
                 grad_weight, grad_bias = _precondition_call(ctx, grad_weight, grad_bias)
@@ -224,6 +240,14 @@ class _PreconditionGrad(torch.autograd.Function):
 _PreconditionGrad.forward.__signature__ = inspect.signature(  # type: ignore[attr-defined]
     _PreconditionGrad.forward
 )
+
+
+def _check_open(total: Tensor) -> None:
+    if not total.numel():
+        raise TrActValueError(
+            "this backward belongs to a forward inside trainact.accumulate, but runs after the "
+            "block; put forward and backward of each micro-batch inside the block."
+        )
 
 
 def _begins_sum_early(options: Options, *, is_pooled: bool) -> bool:
@@ -249,7 +273,7 @@ def _precondition_call(
                 grad_weight, grad_bias, call.unfold(), ctx.lam, mean=mean, relative=options.relative
             )
         if ctx.kept is not None:
-            moment = ctx.kept.find(ctx.lam, call.measure_over_ranks)
+            moment = ctx.kept.find(ctx.lam, grad_weight, call.measure_over_ranks)
         else:
             moment = call.measure_over_ranks()
     if options.moment_decay:

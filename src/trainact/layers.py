@@ -27,9 +27,10 @@ from trainact.options import DEFAULT_LAM, Center, Options, check_lam, check_opti
 from trainact.rows import LINEAR_PATCHES, Patches, patches_of_layer
 from trainact.second_moment import KeptMoment, SecondMoment
 from trainact.synchronisation import new_sync_slot
-from trainact.torch_internals import ConvNd
+from trainact.torch_internals import ConvNd, is_exporting, is_inside_transform
 
 __all__ = [
+    "ADDED_NAMES",
     "TrActConv1d",
     "TrActConv2d",
     "TrActConv3d",
@@ -80,7 +81,7 @@ class TrActLayer(nn.Module):
         self.lam = lam
         self.options = options
         self.memory = Memory(
-            sync_slot=new_sync_slot(),
+            sync_slot=new_sync_slot(options.sync),
             kept=KeptMoment(options.every) if options.every > 1 else None,
             seed=torch.zeros((), dtype=torch.int64, device="cpu") if options.sample_size else None,
             average=self._start_average() if options.moment_decay else None,
@@ -141,6 +142,14 @@ class TrActLayer(nn.Module):
             if value != defaults[name]
         )
         return ", ".join((super().extra_repr(), f"lam={self._lam:g}", *changed))
+
+
+ADDED_NAMES = {
+    name
+    for name in ("_lam", *TrActLayer.__annotations__, *vars(TrActLayer))
+    if name not in ("weight", "bias", *dir(nn.Module())) and not name.startswith("__")
+}
+"""Attributes and methods that a TrAct layer has besides those of its plain class."""
 
 
 class TrActLinear(TrActLayer, nn.Linear):  # type: ignore[misc]  # a Linear may have no bias
@@ -208,7 +217,8 @@ class _TrActSubclass(TrActLayer):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the other library's forward."""
-        if not torch.is_grad_enabled():
+        is_frozen = not self.weight.requires_grad and not is_inside_transform()
+        if is_frozen or not torch.is_grad_enabled() or is_exporting():
             return super().forward(*args, **kwargs)
         operator = _OperatorMode(self)
         with operator:

@@ -4,6 +4,7 @@ It may be centred: then it is the covariance C = xᵀx/b − μμᵀ that is fac
 moving average over steps, in which each step counts as one row.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -15,6 +16,7 @@ from trainact.options import Precision, widest_dtype
 from trainact.outer_products import sum_centered_products, sum_outer_products
 from trainact.rows import Patches, RowSample, count_rows, sum_rows
 from trainact.synchronisation import SumOverRanks
+from trainact.torch_internals import is_transform_tensor
 
 __all__ = ["KeptMoment", "SecondMoment", "Sums", "measure_mean", "scale_damping"]
 
@@ -42,6 +44,8 @@ class SecondMoment:
         self.row_sum = row_sum
         self.lam: float | None = None
         """λ of the factor; None until there is one."""
+        self.has_calls = False
+        """Inside ``accumulate``: whether a layer was called that adds its rows."""
         self._factor: Factor | None = None
         self._sum: SumOverRanks | None = None
 
@@ -89,8 +93,11 @@ class SecondMoment:
         if self.row_sum is not None and other.row_sum is not None:
             self.row_sum += other.row_sum
 
-    def begin_sum_over_ranks(self, sync_slot: int) -> None:
-        """Begin to add the rows of all ranks, in one collective of one dtype on all of them."""
+    def begin_sum_over_ranks(self, sync_slot: int | None) -> None:
+        """Begin to add the rows of all ranks, in one collective of one dtype on all of them.
+
+        Without a slot it is a collective of the default group, for use outside of backward.
+        """
         total, num_rows = self.total, self.num_rows
         total = total.to(widest_dtype(total.device, total.dtype))
         if not isinstance(num_rows, Tensor):
@@ -158,6 +165,19 @@ class SecondMoment:
             self._factor, self.lam = factorize(matrix, damping), lam
         return self._factor
 
+    def has_failed(self) -> bool:
+        """Return whether the factor is unusable; this synchronises the device.
+
+        A compiled or transformed backward cannot look; it returns False.
+        """
+        if self._factor is None or torch.compiler.is_compiling():
+            return False
+        lower, failed = self._factor
+        if is_transform_tensor(lower):
+            return False
+        is_valid = lower.isfinite().all()
+        return not bool(is_valid if failed is None else is_valid & (failed == 0).all())
+
     def to(self, device: torch.device) -> "SecondMoment":
         """Return these sums on a device; from the meta device, sums of no rows."""
         dtype = widest_dtype(device, torch.float32)
@@ -204,7 +224,8 @@ class KeptMoment:
     """A second moment used for several backward passes, for ``every=T``.
 
     It is not part of a checkpoint: copies and unpickled layers start without one, so a resumed run
-    measures first. So does a run whose λ changes.
+    measures first. So does a run whose λ, device or weight's shape changes, or whose last
+    factorization failed.
     """
 
     def __init__(self, every: int) -> None:
@@ -213,12 +234,27 @@ class KeptMoment:
         self._age = 0
         self._moment: SecondMoment | None = None
 
-    def find(self, lam: float, measure: Callable[[], SecondMoment]) -> SecondMoment:
-        """Return the kept second moment; if it is due or belongs to another λ, measure first."""
-        if self._moment is None or self._age >= self.every or self._moment.lam != lam:
+    def find(
+        self, lam: float, grad_weight: Tensor, measure: Callable[[], SecondMoment]
+    ) -> SecondMoment:
+        """Return the kept second moment; if it is due or does not fit, measure first."""
+        if self._age >= self.every or not self._fits(lam, grad_weight):
             self._moment, self._age = measure(), 0
+        assert self._moment is not None
         self._age += 1
         return self._moment
+
+    def _fits(self, lam: float, grad_weight: Tensor) -> bool:
+        """Return whether there is one that this gradient can be divided by.
+
+        Its first reuse looks whether the factorization failed.
+        """
+        moment = self._moment
+        if moment is None or moment.lam != lam or moment.total.device != grad_weight.device:
+            return False
+        if moment.total.shape[-1] != math.prod(grad_weight.shape[1:]):
+            return False
+        return self._age != 1 or not moment.has_failed()
 
     def __reduce__(self) -> Any:
         return KeptMoment, (self.every,)

@@ -1,9 +1,9 @@
 """Sums over the ranks of a distributed run, inside backward.
 
 A collective inside backward must not be mixed up with those of DistributedDataParallel or of
-another TrAct layer that some rank reaches earlier. So every layer has its own process group. All
-groups are created together, in the order in which the layers were wrapped, when the first backward
-needs one; a layer's slot is its place in that order.
+another TrAct layer that some rank reaches earlier. So every layer with ``sync=True`` has its own
+process group. All groups are created together, in the order in which the layers were wrapped, when
+the first backward needs one; a layer's slot is its place among all layers.
 
 Two ranks may also reach two layers in different orders. Each would then wait for a sum that the
 other begins later: a deadlock, even with separate process groups. So the first call that a backward
@@ -26,6 +26,7 @@ from trainact.torch_internals import find_backward_id, read_group_timeout, runs_
 __all__ = [
     "SumOverRanks",
     "get_world_size",
+    "is_grouped",
     "new_sync_slot",
     "record_call",
     "take_calls_of_this_backward",
@@ -36,16 +37,22 @@ FEW_ROWS = 8
 """With fewer rows per column, the second moments of the ranks differ enough for a warning."""
 
 _slots = itertools.count()
-_last_slot = -1
+_grouped_slots: dict[int, None] = {}  # in their order
 _warned_slots: set[int] = set()
 _calls: list[weakref.ref[Any]] = []
 
 
-def new_sync_slot() -> int:
+def new_sync_slot(needs_group: bool) -> int:
     """Return the slot of a new layer; all ranks must create their layers in the same order."""
-    global _last_slot
-    _last_slot = next(_slots)
-    return _last_slot
+    slot = next(_slots)
+    if needs_group:
+        _grouped_slots[slot] = None
+    return slot
+
+
+def is_grouped(slot: int) -> bool:
+    """Return whether the layer with this slot has a process group of its own."""
+    return slot in _grouped_slots
 
 
 def get_world_size() -> int:
@@ -58,8 +65,11 @@ def get_world_size() -> int:
 class SumOverRanks:
     """The sum of a tensor over all ranks; it begins now and is waited for later."""
 
-    def __init__(self, tensor: Tensor, sync_slot: int) -> None:
-        """Begin to sum ``tensor``, which is overwritten, in the process group of a layer."""
+    def __init__(self, tensor: Tensor, sync_slot: int | None) -> None:
+        """Begin to sum ``tensor``, which is overwritten, in the process group of a layer.
+
+        None means the default group.
+        """
         self._tensor = tensor
         self._work: Any = None
         if torch.compiler.is_compiling():
@@ -76,7 +86,7 @@ class SumOverRanks:
 
 
 @torch.library.custom_op("trainact::sum_over_ranks", mutates_args=())
-def _sum_now(tensor: Tensor, sync_slot: int) -> Tensor:
+def _sum_now(tensor: Tensor, sync_slot: int | None) -> Tensor:
     """Sum without overlap, as one operator that torch.compile does not look into."""
     tensor = tensor.clone()
     if get_world_size() > 1:
@@ -85,7 +95,7 @@ def _sum_now(tensor: Tensor, sync_slot: int) -> Tensor:
 
 
 @_sum_now.register_fake
-def _(tensor: Tensor, sync_slot: int) -> Tensor:
+def _(tensor: Tensor, sync_slot: int | None) -> Tensor:
     return torch.empty_like(tensor)
 
 
@@ -137,16 +147,18 @@ class _Groups:
     """The layers' process groups, valid for one initialisation of torch.distributed."""
 
     world: Any = None
-    groups: list[Any] = field(default_factory=list)
+    groups: dict[int, Any] = field(default_factory=dict)  # by slot
 
 
 _made = _Groups()
 
 
-def _find_group(sync_slot: int) -> Any:
+def _find_group(sync_slot: int | None) -> Any:
     world = dist.group.WORLD
+    if sync_slot is None:
+        return world
     if _made.world is not world:
-        _made.world, _made.groups = world, []
-    while len(_made.groups) <= max(_last_slot, sync_slot):
-        _made.groups.append(dist.new_group(timeout=read_group_timeout(world)))
+        _made.world, _made.groups = world, {}
+    for slot in tuple(_grouped_slots)[len(_made.groups) :]:
+        _made.groups[slot] = dist.new_group(timeout=read_group_timeout(world))
     return _made.groups[sync_slot]

@@ -9,7 +9,7 @@ from torch import nn
 
 from trainact.errors import TrActValueError, UnsupportedLayerError
 from trainact.layer_checks import check_layer, check_model, select_layers
-from trainact.layers import TrActLayer, check_bias, find_tract_class
+from trainact.layers import ADDED_NAMES, TrActLayer, check_bias, find_tract_class
 from trainact.options import DEFAULT_LAM, Center, Options, check_lam, check_options
 from trainact.wrapped_layers import (
     describe_lost_layers,
@@ -125,7 +125,7 @@ def apply_tract(
     for name, layer in selected.items():
         _check_layer(layer, options, name)
     lost = sorted(set(find_lost_layers(model)) - set(selected))
-    for layer in selected.values():
+    for layer in {id(layer): layer for layer in selected.values()}.values():
         _change_class(layer, lam, options)
     remember_layers(model, selected)
     if lost:
@@ -167,6 +167,12 @@ def _check_layer(layer: object, options: Options, name: str = "") -> None:
             "layer.lam to change it, or call trainact.remove_tract first."
         )
     check_layer(layer, name, "TrAct", _ADVICE)
+    taken = sorted(one for one in ADDED_NAMES if hasattr(layer, one))
+    if taken:
+        raise UnsupportedLayerError(
+            f"{where}{type(layer).__name__} has an attribute {taken[0]!r}, a name that TrAct uses "
+            f"for its own. Rename it. {_ADVICE}"
+        )
     check_bias(layer, options, where)
 
 

@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import trainact
-from trainact import TrAct, TrActError, accumulate, tract_state, whiten
+from trainact import TrAct, TrActError, accumulate, synchronisation, tract_state, whiten
 from trainact.reference import cut_patches, tract_gradients_of_layer, whitened_weight_of_layer
 
 TIMEOUT = timedelta(seconds=120)
@@ -329,6 +329,43 @@ def towers_reached_in_an_order_that_depends_on_the_rank_do_not_deadlock():
             ddp.zero_grad()
             ddp(mine(x), order, checkpointed).backward()
             assert_grads(ddp, expected)
+
+
+@check
+def a_copy_of_a_layer_has_its_own_process_group():
+    """The ranks reach a layer and its copy in opposite order."""
+    layer = TrAct(nn.Linear(6, 4).double(), sync=True)
+    rows = torch.randn(2, 16, 6, generator=torch.Generator().manual_seed(3)).double()
+    layers = [layer, copy.deepcopy(layer)]
+    order = (0, 1) if dist.get_rank() % 2 else (1, 0)
+    sum(layers[i](mine_of_rows(rows[i])).square().mean() for i in order).backward()
+    for one, x in zip(layers, rows, strict=True):
+        dist.all_reduce(one.weight.grad)
+        twin = TrAct(nn.Linear(6, 4).double())
+        twin.load_state_dict(one.state_dict())
+        twin(x).square().mean().backward()
+        torch.testing.assert_close(one.weight.grad / dist.get_world_size(), twin.weight.grad)
+
+
+@check
+def only_synchronised_layers_need_process_groups():
+    made = len(synchronisation._made.groups)
+    for _ in range(50):
+        TrAct(nn.Linear(6, 4).double())
+    layer = TrAct(nn.Linear(6, 4).double(), sync=True)
+    layer(torch.randn(20, 6).double()).sum().backward()
+    assert len(synchronisation._made.groups) <= made + 1
+    with accumulate(layer):
+        layer(torch.randn(20, 6).double()).sum().backward()
+    assert len(synchronisation._made.groups) <= made + 1
+
+
+@check
+def a_gradient_by_the_input_on_one_rank_does_not_deadlock():
+    layer = TrAct(nn.Linear(6, 4).double(), sync=True)
+    if dist.get_rank() == 0:
+        x = torch.randn(20, 6).double().requires_grad_()
+        torch.autograd.grad(layer(x).square().sum(), x)
 
 
 @check

@@ -202,7 +202,7 @@ def make_environment_grid(records: Sequence[Record]) -> Grid:
     """Return versions, hardware, model and data of the runs, each distinct value once."""
     environments = [row for record in records for row in list_environments(record)]
     dates = sorted(str(row.get("date")) for row in environments)
-    facts = {
+    facts: dict[str, list[Any]] = {
         "trainact": [row.get("trainact") for row in environments],
         "commit": [_describe_commit(row) for row in environments],
         "packages": [
