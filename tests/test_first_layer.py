@@ -146,6 +146,34 @@ def test_the_input_size_is_read_from_the_config():
     assert sizes == [(1, 3, 64, 48), (1, 1, 56, 56), (1, 1, 30, 40)]
 
 
+@pytest.mark.parametrize(
+    ("size", "sides"),
+    [
+        ({"height": 40, "width": 48}, (40, 48)),
+        ([3, 40, 48], (40, 48)),
+        *((size, (224, 224)) for size in ({"shortest_edge": 40}, "32", [32], 32.0, 0, True, (8, "9"))),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_image_size_of_another_kind_is_read_or_ignored(size, sides):
+    sizes = []
+    model = Net(lambda s, x: sizes.append(tuple(x.shape)) or s.stem(x), stem=nn.Conv2d(3, 4, 3))
+
+    class Config:
+        image_size, num_channels = size, "3"
+
+    model.config = Config()
+    assert apply_tract(model) == ["stem"]
+    assert sizes == [(1, 3, *sides)]
+
+
+@pytest.mark.parametrize("size", [224, "3,64,64", (3, "a", 64), (3, 64)], ids=str)
+def test_an_input_size_in_timms_config_that_is_none_is_ignored(size):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3))
+    model.pretrained_cfg = {"input_size": size}
+    assert find_first_layers(model) == ["0"]
+
+
 def test_a_hugging_face_model_is_called_by_its_main_input():
     model = Net(lambda s, pixel_values: s.stem(pixel_values), stem=nn.Conv2d(3, 4, 3))
     model.main_input_name, model.config = "pixel_values", object()
