@@ -124,6 +124,10 @@ REFUSED = [
     (parametrised, "has a parametrised weight; call TrAct first and add the parametrization after"),
     (hooked, "has no parameter named 'weight'"),
     (quantised, r"has a quantised weight \(Parameter, torch.int8\); TrAct takes float64"),
+    (
+        lambda: nn.Linear(4, 3, dtype=torch.complex64),
+        r"has a complex weight \(torch.complex64\); TrAct takes real weights",
+    ),
     (with_instance_forward, "has a forward set on the instance"),
     (lambda: TrAct(nn.Linear(4, 3), 0.2), r"TrActLinear already trains with TrAct \(lam=0.2\)"),
 ]
