@@ -1,18 +1,27 @@
 """Example inputs for a model's forward, of the image size in the model's config."""
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from trainact.rows import PlainLayer
 from trainact.torch_internals import tree_map
 
-__all__ = ["Call", "list_example_inputs", "read_image_size", "read_timm_config"]
+__all__ = [
+    "Call",
+    "list_example_inputs",
+    "list_inputs_of_layer",
+    "read_image_size",
+    "read_timm_config",
+]
 
 DEFAULT_IMAGE = (3, 224, 224)
 CLIP_FRAMES = 16
+SMALL_SIDES = (64, 32, 28)
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one forward."""
@@ -40,6 +49,27 @@ def list_example_inputs(model: nn.Module, example: Any = None) -> Iterator[Call]
     yield (image,), {}
     yield (_empty(model, 1, channels, frames, height, width),), {}
     yield ([_empty(model, channels, height, width)],), {}
+
+
+def list_inputs_of_layer(model: nn.Module, layer: PlainLayer) -> Iterator[Call]:
+    """Yield guesses like `list_example_inputs` that fit a layer, the likeliest first.
+
+    For a Linear they are one row, and the square images with as many pixels.
+    """
+    shapes: list[tuple[int, ...]]
+    if isinstance(layer, nn.Linear):
+        shapes = [(layer.in_features,)]
+        for channels in (3, 1):
+            side = math.isqrt(layer.in_features // channels)
+            if channels * side**2 == layer.in_features:
+                shapes.append((channels, side, side))
+    else:
+        dims = len(layer.kernel_size)
+        full: tuple[int, ...] = (CLIP_FRAMES, *read_image_size(model)[1:])
+        sizes = [full[-dims:], *((side,) * dims for side in SMALL_SIDES)]
+        shapes = [(layer.in_channels, *size) for size in sizes]
+    for shape in shapes:
+        yield (_empty(model, 1, *shape),), {}
 
 
 def read_image_size(model: nn.Module) -> tuple[int, int, int]:

@@ -50,8 +50,9 @@ def whiten(
     """Give the model's first layer (or layers) whitened filters in place, and return the names.
 
     The filters come from the second moment S = xᵀx/b of the layer's rows x: what it receives when
-    the model runs on ``images`` in evaluation mode. Only the weight changes. Call it before
-    training, and before or after :func:`trainact.apply_tract`::
+    the model runs on ``images`` in evaluation mode. Only the weight changes; buffers that the
+    forward updates are restored. Call it before training, and before or after
+    :func:`trainact.apply_tract`::
 
         whiten(model, images)
         apply_tract(model)
