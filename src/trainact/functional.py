@@ -11,7 +11,7 @@ from trainact.gradient import Memory, apply_precondition, apply_precondition_wit
 from trainact.options import DEFAULT_LAM, Center, Options, check_lam, check_options
 from trainact.rows import describe_patches
 
-__all__ = ["precondition_grad"]
+__all__ = ["check_input", "precondition_grad"]
 
 
 @overload
@@ -107,7 +107,7 @@ def precondition_grad(
             f"precondition_grad needs the weight of a linear layer (2 dimensions) or of a "
             f"convolution (3, 4 or 5); got {came}."
         )
-    _check_input(weight, x, groups)
+    check_input(weight, x, groups)
     patches = describe_patches(weight.shape[2:], stride, padding, dilation, groups, padding_mode)
     options = check_options(Options(moment_dtype, center=center, relative=relative))
     lam = check_lam(lam)
@@ -128,7 +128,7 @@ def precondition_grad(
     return apply_precondition(weight, x, patches, lam, options, Memory())
 
 
-def _check_input(weight: Tensor, x: object, groups: object) -> None:
+def check_input(weight: Tensor, x: object, groups: object) -> None:
     """Raise a TrActError if the operator could not apply the weight to ``x``."""
     if not isinstance(x, Tensor):
         raise TrActTypeError(f"x takes the layer's input, a tensor; got {type(x).__name__}.")
