@@ -51,7 +51,9 @@ def find_first_layers(model: nn.Module, example_input: Any = None) -> list[str]:
     Args:
         model: any module; if it is a layer itself, its name is empty.
         example_input: a tensor, a tuple of arguments or a mapping of keyword arguments. The default
-            is an image of the size in the model's timm or Hugging Face config, else 1x3x224x224.
+            is an image of the size in the model's timm or Hugging Face config, else 1x3x224x224. If
+            a forward fails and may have missed a layer, inputs that fit the layers it found follow;
+            if all fail, a warning names the layers that may be missing.
 
     Raises:
         FirstLayerNotFoundError: the forward reached no layer.
