@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from trainact import TrAct, TrActError, diagnose
@@ -112,6 +113,38 @@ def test_the_advice_follows_from_the_eigenvalues(scale, lam, advice):
     assert advice in str(diagnosis)
 
 
+class SamePadding(nn.Conv2d):
+    """Pads its input itself, as timm's Conv2dSame does."""
+
+    def forward(self, x):
+        return F.conv2d(F.pad(x, (1, 1, 1, 1)), self.weight, self.bias, self.stride)
+
+
+class Twice(nn.Linear):
+    def forward(self, x):
+        return super().forward(super().forward(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_rows_of_a_layer_that_pads_its_input_itself_are_those_of_its_operator(dtype):
+    layer, x = SamePadding(3, 4, 3, stride=2).to(dtype), torch.randn(2, 3, 9, 9)
+    grad_z = torch.randn(2, 4, 5, 5)
+    expected = diagnose(nn.Conv2d(3, 4, 3, stride=2, padding=1), x, grad_z)
+    assert diagnose(layer, x, grad_z) == expected
+    assert diagnose(TrAct(layer), x, grad_z) == expected
+
+
+def test_weight_standardised_layers_of_another_library_are_diagnosed():
+    class Standardised(nn.Conv2d):
+        def forward(self, x):
+            return self._conv_forward(x, self.weight / self.weight.std(), self.bias)
+
+    x, grad_z = torch.randn(2, 3, 9, 9), torch.randn(2, 4, 9, 9)
+    layer = Standardised(3, 4, 3, padding=1, padding_mode="reflect")
+    expected = diagnose(nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"), x, grad_z)
+    assert diagnose(layer, x, grad_z) == expected
+
+
 @pytest.mark.parametrize(
     ("layer", "x", "grad_z", "message"),
     [
@@ -128,6 +161,45 @@ def test_the_advice_follows_from_the_eigenvalues(scale, lam, advice):
             r"grad_z of shape \(5, 2\) does not match x",
         ),
         (nn.Linear(4, 2), torch.randn(0, 4), torch.randn(0, 2), "0 rows"),
+        (nn.Linear(4, 2), torch.randn(3, 5, 4), torch.randn(5, 3, 2), r"of shape \(3, 5, 2\)"),
+        (nn.Linear(4, 2), [1.0], torch.randn(3, 2), "x takes a tensor; got list"),
+        (nn.Linear(4, 2), torch.randn(3, 4), None, "grad_z takes a tensor; got NoneType"),
+        (
+            nn.Linear(5, 3),
+            torch.randn(20, 7),
+            torch.randn(20, 3),
+            r"x of shape \(20, 7\) does not fit a weight of shape \(3, 5\)",
+        ),
+        (
+            nn.Conv2d(3, 4, 3),
+            torch.randn(2, 8, 8, 3),
+            torch.randn(2, 4, 6, 6),
+            r"x of shape \(2, 8, 8, 3\) does not fit",
+        ),
+        (
+            SamePadding(3, 4, 3),
+            torch.randn(2, 5, 8, 8),
+            torch.randn(2, 4, 8, 8),
+            r"a forward of SamePadding failed on x of shape \(2, 5, 8, 8\)",
+        ),
+        (
+            TrAct(SamePadding(3, 4, 3)),
+            torch.randn(2, 3, 8, 8),
+            torch.randn(2, 4, 6, 6),
+            r"grad_z of shape \(2, 4, 6, 6\) does not match .* of shape \(2, 4, 8, 8\)",
+        ),
+        (
+            nn.LazyLinear(4),
+            torch.randn(3, 4),
+            torch.randn(3, 4),
+            r"a forward of LazyLinear failed on x of shape \(3, 4\)",
+        ),
+        (
+            Twice(4, 4),
+            torch.randn(3, 4),
+            torch.randn(3, 4),
+            "Twice.forward called F.linear or F.conv1d/2d/3d 2 times",
+        ),
     ],
 )
 def test_bad_input_is_refused(layer, x, grad_z, message):

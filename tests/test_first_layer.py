@@ -100,6 +100,97 @@ def test_the_first_layer_is_found(model, names):
         assert find_first_layers(model) == names
 
 
+TWO_STEMS = {
+    "wrong-channels": (nn.Conv2d(1, 4, 3), nn.Conv2d(1, 4, 3), nn.ReLU()),
+    "fixed-size": (nn.Conv2d(1, 4, 28), nn.Conv2d(1, 4, 28), nn.Sequential(nn.Flatten(), nn.Linear(4, 2))),
+    "rows": (nn.Linear(20, 4), nn.Linear(20, 4), nn.Linear(4, 2)),
+    "flattened": (nn.Sequential(nn.Flatten(), nn.Linear(48, 48)), nn.Sequential(nn.Flatten(), nn.Linear(48, 48)), nn.Linear(48, 2)),
+    "sound": (nn.Conv1d(2, 4, 3), nn.Conv1d(2, 4, 3), nn.ReLU()),
+    "volume": (nn.Conv3d(1, 4, 3), nn.Conv3d(1, 4, 3), nn.ReLU()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("left", "right", "rest"), TWO_STEMS.values(), ids=TWO_STEMS)
+def test_a_guess_that_fits_the_found_layer_finds_the_others(left, right, rest):
+    model = Net(lambda s, x: s.rest(s.left(x) + s.right(x)), left=left, right=right, rest=rest)
+    found = find_first_layers(model)
+    assert [name.split(".")[0] for name in found] == ["left", "right"]
+
+
+def test_a_forward_that_reads_a_value_between_two_stems_is_run():
+    model = Net(
+        lambda s, x: s.left(x) * s.left(x).max().item() + s.right(x),
+        left=nn.Conv2d(3, 4, 3), right=nn.Conv2d(3, 4, 3),
+    )  # fmt: skip
+    assert find_first_layers(model) == ["left", "right"]
+
+
+@pytest.mark.parametrize("example", [None, torch.zeros(1, 3, 9, 9)], ids=["guess", "example"])
+def test_a_forward_that_always_fails_between_two_stems_is_a_warning(example):
+    model = Net(lambda s, x: s.right(s.left(x) / 0 + {}), left=nn.Conv2d(3, 4, 3), right=nn.Conv2d(3, 4, 3))  # fmt: skip
+    message = (
+        r"a forward of Net failed after it reached 'left' \(unsupported operand .*\); 'right' may "
+        r"take the image too\. Pass example_input= with an input of the model, or layers="
+    )
+    with pytest.warns(UserWarning, match=message):
+        assert find_first_layers(model, example) == ["left"]
+
+
+def on_canvas(x, device=None):
+    canvas = torch.zeros(*x.shape[:-2], x.shape[-2] + 4, x.shape[-1] + 4, device=device)
+    canvas[..., 2:-2, 2:-2] = x
+    return canvas
+
+
+def copied_into_a_view(x):
+    canvas = torch.zeros(x.shape, device=x.device)
+    canvas[:, 1:].copy_(x[:, 1:])
+    return canvas
+
+
+def added_to_a_view(x):
+    canvas = torch.zeros(x.shape, device=x.device)
+    part = canvas[:, 1:]
+    part += x[:, 1:]
+    return canvas
+
+
+def written_as_out(x):
+    canvas = torch.zeros(x.shape, device=x.device)
+    torch.mul(x[:, 1:], 2, out=canvas[:, 1:])
+    return canvas
+
+
+@pytest.mark.parametrize(
+    "write",
+    [on_canvas, lambda x: on_canvas(x, x.device), copied_into_a_view, added_to_a_view, written_as_out],
+    ids=["canvas", "canvas-on-the-device", "copy_", "in-place", "out"],
+)  # fmt: skip
+def test_an_image_written_into_another_tensor_is_followed(write):
+    model = Net(lambda s, x: s.rest(s.stem(write(x))), rest=nn.Conv2d(4, 4, 1), stem=nn.Conv2d(3, 4, 3))  # fmt: skip
+    assert find_first_layers(model) == ["stem"]
+
+
+def test_features_written_into_another_tensor_are_no_image():
+    def forward(s, x):
+        canvas = torch.cat([x, x], 1)
+        canvas[:, :3] = s.first(x)
+        return s.second(canvas)
+
+    model = Net(forward, first=nn.Conv2d(3, 3, 1), second=nn.Conv2d(6, 4, 3))
+    assert find_first_layers(model) == ["first"]
+
+
+def test_the_search_on_a_cpu_does_not_touch_gpus(monkeypatch):
+    def fail(*args):
+        raise AssertionError("no GPU has a part in this")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", fail)
+    for device in ("cpu", "meta"):
+        assert find_first_layers(nn.Sequential(nn.Conv2d(3, 4, 3, device=device))) == ["0"]
+
+
 def test_the_search_leaves_the_model_and_the_random_state_as_they_were():
     noisy = Net(lambda s, x: s.stem(s.norm(x + torch.rand(3, 1, 1))), stem=nn.Conv2d(3, 4, 3), norm=nn.BatchNorm2d(3))  # fmt: skip
     noisy.stem.eval()
@@ -144,6 +235,34 @@ def test_the_input_size_is_read_from_the_config():
     model.config.image_size = (30, 40)
     find_first_layers(model)
     assert sizes == [(1, 3, 64, 48), (1, 1, 56, 56), (1, 1, 30, 40)]
+
+
+@pytest.mark.parametrize(
+    ("size", "sides"),
+    [
+        ({"height": 40, "width": 48}, (40, 48)),
+        ([3, 40, 48], (40, 48)),
+        *((size, (224, 224)) for size in ({"shortest_edge": 40}, "32", [32], 32.0, 0, True, (8, "9"))),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_image_size_of_another_kind_is_read_or_ignored(size, sides):
+    sizes = []
+    model = Net(lambda s, x: sizes.append(tuple(x.shape)) or s.stem(x), stem=nn.Conv2d(3, 4, 3))
+
+    class Config:
+        image_size, num_channels = size, "3"
+
+    model.config = Config()
+    assert apply_tract(model) == ["stem"]
+    assert sizes == [(1, 3, *sides)]
+
+
+@pytest.mark.parametrize("size", [224, "3,64,64", (3, "a", 64), (3, 64)], ids=str)
+def test_an_input_size_in_timms_config_that_is_none_is_ignored(size):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3))
+    model.pretrained_cfg = {"input_size": size}
+    assert find_first_layers(model) == ["0"]
 
 
 def test_a_hugging_face_model_is_called_by_its_main_input():

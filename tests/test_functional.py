@@ -71,6 +71,31 @@ def test_an_unusable_weight_is_refused(weight, message):
 
 
 @pytest.mark.parametrize(
+    ("weight", "x", "groups", "message"),
+    [
+        ((3, 5), (8, 4), 1, r"x of shape \(8, 4\) does not fit .* of shape \[\.\.\., 5\]"),
+        ((3, 5), (), 1, r"x of shape \(\) does not fit"),
+        ((8, 3, 3, 3), (2, 16, 16, 3), 1, r"of shape \[N, 3, \*size\] or \[3, \*size\]"),
+        ((8, 3, 3, 3), (1, 2, 3, 16, 16), 1, r"x of shape \(1, 2, 3, 16, 16\) does not fit"),
+        ((8, 3, 3, 3), (3, 16), 1, r"x of shape \(3, 16\) does not fit"),
+        ((8, 3, 3), (2, 3, 16), 2, r"does not fit .* with groups=2; .* \[N, 6, \*size\]"),
+        ((8, 3, 3), (2, 9, 16), 3, "groups=3 does not fit .*; use a number that divides its"),
+        ((8, 3), (2, 6), 2, r"groups=2 does not fit a weight of shape \(8, 3\)"),
+        ((8, 3), (2, 3), 0, "groups=0 does not fit"),
+    ],
+    ids=str,
+)
+def test_an_input_that_does_not_fit_the_weight_is_refused_at_the_call(weight, x, groups, message):
+    with pytest.raises(TrActError, match=message):
+        precondition_grad(torch.randn(weight), torch.randn(x), groups=groups)
+
+
+def test_an_input_that_is_no_tensor_is_refused():
+    with pytest.raises(TrActError, match="x takes the layer's input, a tensor; got list"):
+        precondition_grad(torch.randn(3, 3), [1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"bias": torch.zeros(3)}, "changes a bias only with center=True; got center=False"),

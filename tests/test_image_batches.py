@@ -7,29 +7,62 @@ import pytest
 import torch
 
 from trainact import TrActError
-from trainact.image_batches import list_batches, move_call
+from trainact.image_batches import list_batches, move_call, take_images
 
 IMAGES, LABELS = torch.randn(4, 3, 8, 8), torch.arange(4)
+OTHERS = torch.randn(4, 3, 8, 8)
 
 
 @pytest.mark.parametrize(
     ("images", "count"),
     [
         (IMAGES, 1),
-        ([IMAGES, IMAGES], 2),
+        ([IMAGES, OTHERS], 2),
+        ((IMAGES, OTHERS), 1),
+        ((IMAGES, LABELS), 1),
+        ([IMAGES, LABELS], 1),
+        ((IMAGES,), 1),
+        (IMAGES.split(2), 2),
+        (((IMAGES, LABELS), (OTHERS, LABELS)), 2),
+        (next(iter(torch.utils.data.DataLoader([(IMAGES[0], 1)] * 4, 2))), 1),
         (iter([IMAGES]), 1),
         ([(IMAGES, LABELS), [IMAGES, LABELS]], 2),
         (((IMAGES,) for _ in range(3)), 3),
         (torch.utils.data.DataLoader(torch.utils.data.TensorDataset(IMAGES, LABELS), 2), 2),
     ],
-    ids=["tensor", "list", "iterator", "pairs", "generator", "loader"],
-)
+    ids=["tensor", "list", "images-and-targets", "images-and-labels", "loaders-batch", "one-tuple", "split", "tuple-of-pairs", "batch-of-a-loader", "iterator", "pairs", "generator", "loader"],
+)  # fmt: skip
 def test_images_are_passed_alone(images, count):
     calls = list(list_batches(images))
     assert len(calls) == count
     for args, kwargs in calls:
         assert [arg.shape[1:] for arg in args] == [(3, 8, 8)]
         assert not kwargs
+
+
+def test_the_first_of_a_pair_holds_the_images():
+    (((images,), _),) = list_batches((IMAGES, OTHERS))
+    assert images is IMAGES
+
+
+def test_batches_are_taken_until_they_hold_so_many_images():
+    batches = [(part, LABELS) for part in torch.randn(10, 3, 8, 8).split(3)]
+    for most, count in ((1, 1), (3, 1), (4, 2), (6, 2), (10, 4), (99, 4), (None, 4)):
+        read = iter(batches)
+        assert len(list(take_images(list_batches(read), most))) == count
+        assert len(list(read)) == 4 - count
+
+
+def test_images_are_counted_in_every_kind_of_batch():
+    for batch in (
+        {"pixel_values": IMAGES, "labels": LABELS},
+        {"flag": True, "pixel_values": IMAGES},
+        (list(IMAGES), [{}] * 4),
+        IMAGES,
+    ):
+        assert len(list(take_images(list_batches([batch] * 9), 8))) == 2
+    for batch in (IMAGES[:0], {"flag": True}):
+        assert len(list(take_images(list_batches([batch] * 9), 8))) == 8
 
 
 @pytest.mark.parametrize("kind", [dict, UserDict])
@@ -61,10 +94,13 @@ def test_a_detectors_list_of_images_is_one_argument():
         ([(np.zeros((2, 3)), 1)], "batch 0 is a tuple of ndarray"),
         ([()], "batch 0 is a tuple; a batch is"),
         ([([], 1)], "batch 0 is a tuple of list"),
-        ((IMAGES, LABELS), r"batch 1 is a tensor of shape \(4,\); images have at least 2.*labels"),
+        ((), "images holds no batch"),
+        ([IMAGES, LABELS, "path"], r"batch 1 is a tensor of shape \(4,\); images have at least 2.*labels"),
+        ((LABELS, LABELS), r"the batch is a tensor of shape \(4,\)"),
+        ([IMAGES, LABELS.to_sparse()], r"batch 1 is a tensor of shape \(4,\)"),
         (torch.zeros(()), r"the batch is a tensor of shape \(\)"),
     ],
-)
+)  # fmt: skip
 def test_anything_else_is_refused(images, message):
     with pytest.raises(TrActError, match=message):
         list(list_batches(images))

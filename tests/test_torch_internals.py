@@ -19,12 +19,14 @@ from trainact.torch_internals import (
     ConvNd,
     TorchDispatchMode,
     find_backward_id,
+    find_base,
     find_custom_operator,
     has_autocast,
     is_exporting,
     is_inside_transform,
     is_transform_tensor,
     is_wrapper_tensor,
+    read_buffers,
     read_group_timeout,
     read_padding,
     runs_in_this_backward,
@@ -203,3 +205,22 @@ def test_the_function_of_a_custom_operator_is_found():
     inside = find_custom_operator(torch.ops.trainact.sum_outer_products.default)
     assert inside.__module__ == "trainact.outer_products"
     assert find_custom_operator(torch.ops.aten.mm.default) is None
+
+
+def test_the_buffers_of_a_module_include_those_that_are_none():
+    module = nn.Module()
+    module.register_buffer("kept", torch.zeros(2))
+    module.register_buffer("unset", None)
+    assert list(read_buffers(module)) == ["kept", "unset"]
+    module.unset = torch.ones(2)
+    assert read_buffers(module)["unset"] is module.unset
+    read_buffers(module)["unset"] = None
+    assert module.unset is None
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_view_made_without_gradients_knows_its_base(device):
+    x = torch.zeros(3, 4, device=device)
+    with torch.no_grad():
+        assert find_base(x) is None
+        assert find_base(x[1:].T) is x

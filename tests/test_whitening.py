@@ -247,6 +247,41 @@ def test_loaders_and_mappings_give_what_one_tensor_gives(images):
         assert_close(model.projection.weight.detach(), expected.weight.detach(), 1e-4)
 
 
+def test_a_loader_without_end_is_read_until_there_are_enough_images(images):
+    read = []
+
+    def repeat():
+        while True:
+            read.append(len(images))
+            yield images
+
+    layer = nn.Conv2d(3, 4, 3)
+    whiten(layer, repeat(), max_images=3 * len(images) - 1)
+    assert len(read) == 3
+    read.clear()
+    whiten(layer, repeat())
+    assert len(read) == -(-5000 // len(images))
+
+
+def test_all_batches_are_read_if_asked_for(images):
+    few, all_of_them, expected = (copy.deepcopy(nn.Conv2d(3, 4, 3)) for _ in range(3))
+    for layer in (few, all_of_them):
+        layer.load_state_dict(expected.state_dict())
+    whiten(expected, images)
+    whiten(all_of_them, images.split(5), max_images=None)
+    whiten(few, images.split(5), max_images=5)
+    assert_close(all_of_them.weight, expected.weight, 1e-4)
+    assert not torch.equal(few.weight, all_of_them.weight)
+
+
+def test_a_target_like_an_image_is_not_whitened(images):
+    pair, alone = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3)
+    alone.load_state_dict(pair.state_dict())
+    whiten(pair, (images, torch.randn_like(images)))
+    whiten(alone, images)
+    assert torch.equal(pair.weight, alone.weight)
+
+
 def test_a_loader_that_shuffles_leaves_the_random_state(images):
     loader = DataLoader(TensorDataset(images.float()), 8, shuffle=True)
     model, before = network(), torch.get_rng_state()
@@ -480,6 +515,9 @@ REFUSED = [
     (lambda: nn.Conv2d(3, 4, 3), NOISE, {"freeze": None}, "freeze=None is not accepted"),
     (lambda: nn.Conv2d(3, 4, 3), NOISE, {"seed": 0.5}, "seed=0.5 is not accepted; use a whole number"),
     (lambda: nn.Conv2d(3, 4, 3), NOISE, {"seed": 2**64}, "is not accepted"),
+    (lambda: nn.Conv2d(3, 4, 3), NOISE, {"max_images": 0}, "max_images=0 is out of range; use a positive whole"),
+    (lambda: nn.Conv2d(3, 4, 3), NOISE, {"max_images": 1e3}, "max_images=1000.0 is not accepted; .* or None to read"),
+    (lambda: nn.Conv2d(3, 4, 3), NOISE, {"max_images": True}, "max_images=True is not accepted"),
     (lambda: network(), NOISE, {"layers": "9"}, "the model has no layer named '9'"),
 ]  # fmt: skip
 

@@ -139,6 +139,10 @@ REFUSED = [
     (parametrised, "has a parametrised weight; call TrAct first and add the parametrization after"),
     (hooked, "has no parameter named 'weight'"),
     (quantised, r"has a quantised weight \(Parameter, torch.int8\); TrAct takes float64"),
+    (
+        lambda: nn.Linear(4, 3, dtype=torch.complex64),
+        r"has a complex weight \(torch.complex64\); TrAct takes real weights",
+    ),
     (with_instance_forward, "has a forward set on the instance"),
     (lambda: Gabor("lam", 4.0), "Gabor has an attribute 'lam', a name that TrAct uses"),
     (lambda: Gabor("lam", nn.Parameter(torch.ones(4))), "Gabor has an attribute 'lam'"),

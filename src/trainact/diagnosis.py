@@ -1,15 +1,27 @@
 """The paper's Figure 1 in numbers: how far the step of z is from the desired one."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
 
-from trainact.errors import TrActValueError, UnsupportedLayerError
+from trainact.errors import TrActTypeError, TrActValueError, UnsupportedLayerError
+from trainact.functional import check_input
 from trainact.layers import TrActLayer
+from trainact.operators import OperatorCall, read_operator_call
 from trainact.options import DEFAULT_LAM, Options, check_lam
 from trainact.reference import preactivations_as_rows
-from trainact.rows import SUPPORTED_LAYERS, PlainLayer, patches_of_layer, unfold_rows
+from trainact.rows import (
+    SUPPORTED_LAYERS,
+    Patches,
+    PlainLayer,
+    output_size,
+    patches_of_layer,
+    unfold_rows,
+)
 from trainact.second_moment import scale_damping
 
 __all__ = ["Diagnosis", "diagnose"]
@@ -86,8 +98,9 @@ def diagnose(layer: PlainLayer, x: Tensor, grad_z: Tensor, lam: float | None = N
         lam: λ; None means the layer's, or the default for a plain layer.
 
     Raises:
-        UnsupportedLayerError: ``layer`` has another class.
-        TrActValueError: the shapes of ``grad_z`` and ``x`` do not match, or there are no rows.
+        UnsupportedLayerError: ``layer`` has another class, or its forward calls several operators.
+        TrActValueError: ``x`` does not fit the layer, ``grad_z`` has another shape than z, or there
+            are no rows.
     """
     if not isinstance(layer, SUPPORTED_LAYERS):
         raise UnsupportedLayerError(
@@ -96,28 +109,37 @@ def diagnose(layer: PlainLayer, x: Tensor, grad_z: Tensor, lam: float | None = N
     if lam is None:
         lam = layer.lam if isinstance(layer, TrActLayer) else DEFAULT_LAM
     lam = check_lam(lam)
-    rows = unfold_rows(x.detach().double(), patches_of_layer(layer))
+    for name, tensor in (("x", x), ("grad_z", grad_z)):
+        if not isinstance(tensor, Tensor):
+            raise TrActTypeError(f"{name} takes a tensor; got {type(tensor).__name__}.")
+    used, patches = _find_operator_input(layer, x.detach().double())
+    rows = unfold_rows(used, patches)
     groups, num_rows, num_inputs = rows.shape
-    flat = preactivations_as_rows(grad_z.detach().double(), layer)
-    if num_rows == 0 or flat.shape != (num_rows, layer.weight.shape[0]):
+    wanted = _find_output_shape(used, patches, layer.weight.shape[0])
+    if grad_z.shape != wanted:
         raise TrActValueError(
-            f"grad_z of shape {tuple(grad_z.shape)} does not match x of shape {tuple(x.shape)}: "
-            f"{num_rows} rows need as many gradients of {layer.weight.shape[0]} outputs."
+            f"grad_z of shape {tuple(grad_z.shape)} does not match x of shape {tuple(x.shape)}; "
+            f"pass the gradient of z, of shape {wanted}."
         )
+    if num_rows == 0:
+        raise TrActValueError(
+            f"x of shape {tuple(x.shape)} has 0 rows; pass a batch that is not empty."
+        )
+    flat = preactivations_as_rows(grad_z.detach().double(), layer)
     options = layer.options if isinstance(layer, TrActLayer) else Options()
     desired = num_rows * flat.reshape(num_rows, groups, -1).transpose(0, 1)  # b ∇z, [g, b, m/g]
     plain = desired.mT @ rows / num_rows  # G
     mean = rows.mean(1, keepdim=True) if options.center else None  # μ
-    used = rows if mean is None else rows - mean
-    eigenvalues, vectors = torch.linalg.eigh(used.mT @ used / num_rows)
+    moved = rows if mean is None else rows - mean
+    eigenvalues, vectors = torch.linalg.eigh(moved.mT @ moved / num_rows)
     eigenvalues = eigenvalues.clamp(min=0)
     damping = torch.full_like(eigenvalues[:, 0], lam)
     if options.relative:
         damping = scale_damping(lam, eigenvalues.mean(1), None if mean is None else mean[:, 0])
     damped = eigenvalues + damping.unsqueeze(1)
-    grad = desired.mT @ used / num_rows if options.changes_bias else plain  # G − g_b μᵀ, or G
+    grad = desired.mT @ moved / num_rows if options.changes_bias else plain  # G − g_b μᵀ, or G
     tract = (grad @ vectors) / damped.unsqueeze(1) @ vectors.mT
-    steps = {"plain": used @ plain.mT, "tract": used @ tract.mT}
+    steps = {"plain": moved @ plain.mT, "tract": moved @ tract.mT}
     if options.changes_bias:
         by_bias = desired.mean(1, keepdim=True)  # g_b
         steps = {"plain": rows @ plain.mT + by_bias, "tract": steps["tract"] + by_bias}
@@ -138,6 +160,62 @@ def diagnose(layer: PlainLayer, x: Tensor, grad_z: Tensor, lam: float | None = N
         effective_inputs=(eigenvalues / damped).sum().item() / groups,
         advice=_advise(lam, damping.min().item(), largest, condition),
     )
+
+
+def _find_operator_input(layer: PlainLayer, x: Tensor) -> tuple[Tensor, Patches]:
+    """Return what the layer's operator gets, in float64, and how it cuts it into rows.
+
+    A class of another library may pad its input itself, so its forward runs on a float64 copy.
+    """
+    plain_class = layer.plain_class if isinstance(layer, TrActLayer) else type(layer)
+    if plain_class in SUPPORTED_LAYERS:
+        check_input(layer.weight, x, getattr(layer, "groups", 1))
+        return x, patches_of_layer(layer)
+    observer = _OperatorObserver()
+    try:
+        state = {
+            name: tensor.detach().to(x.device, x.dtype if tensor.is_floating_point() else None)
+            for name, tensor in (*layer.named_parameters(), *layer.named_buffers())
+        }
+        with observer:
+            functional_call(layer, state, (x,))
+    except Exception as error:  # another library's forward may raise anything
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise TrActValueError(
+            f"a forward of {plain_class.__name__} failed on x of shape {tuple(x.shape)} "
+            f"({reason}); pass the input of the layer."
+        ) from error
+    if len(observer.calls) != 1:
+        raise UnsupportedLayerError(
+            f"{plain_class.__name__}.forward called F.linear or F.conv1d/2d/3d "
+            f"{len(observer.calls)} times; diagnose needs exactly one such call to know the rows."
+        )
+    (call,) = observer.calls
+    return call.x, call.describe_patches()
+
+
+class _OperatorObserver(TorchFunctionMode):
+    """Keep the operator calls of a forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[OperatorCall] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        call = read_operator_call(func, args, kwargs)
+        if call is not None:
+            self.calls.append(call)
+        return func(*args, **(kwargs or {}))
+
+
+def _find_output_shape(x: Tensor, patches: Patches, num_outputs: int) -> tuple[int, ...]:
+    """Return the shape of the operator's output."""
+    dims = len(patches.kernel_size)
+    if not dims:
+        return (*x.shape[:-1], num_outputs)
+    return (*x.shape[: -dims - 1], num_outputs, *output_size(x.shape[-dims:], patches))
 
 
 def _advise(lam: float, damping: float, largest: float, condition: float) -> str:

@@ -19,9 +19,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from trainact.errors import FirstLayerNotFoundError, TrActTypeError, UnsupportedLayerError
-from trainact.example_inputs import Call, list_example_inputs, read_timm_config
-from trainact.rows import SUPPORTED_LAYERS
-from trainact.torch_internals import tree_leaves, tree_map
+from trainact.evaluation import evaluation_mode
+from trainact.example_inputs import (
+    Call,
+    list_example_inputs,
+    list_inputs_of_layer,
+    read_timm_config,
+)
+from trainact.random_states import kept_random_states
+from trainact.rows import SUPPORTED_LAYERS, PlainLayer
+from trainact.torch_internals import find_base, tree_leaves, tree_map
 
 __all__ = ["find_first_layers"]
 
@@ -44,7 +51,9 @@ def find_first_layers(model: nn.Module, example_input: Any = None) -> list[str]:
     Args:
         model: any module; if it is a layer itself, its name is empty.
         example_input: a tensor, a tuple of arguments or a mapping of keyword arguments. The default
-            is an image of the size in the model's timm or Hugging Face config, else 1x3x224x224.
+            is an image of the size in the model's timm or Hugging Face config, else 1x3x224x224. If
+            a forward fails and may have missed a layer, inputs that fit the layers it found follow;
+            if all fail, a warning names the layers that may be missing.
 
     Raises:
         FirstLayerNotFoundError: the forward reached no layer.
@@ -57,19 +66,58 @@ def find_first_layers(model: nn.Module, example_input: Any = None) -> list[str]:
     known = _read_timm_names(model)
     if known:
         return known
-    failures = []
-    for call in list_example_inputs(model, example_input):
+    failures: list[Exception] = []
+    stopped: list[tuple[_ImageTracer, Exception]] = []
+    for call in _list_calls(model, example_input, stopped):
         for run in (_trace_without_values, _trace_real_forward):
             tracer, failure = run(model, call)
-            if tracer.found:
+            if tracer.found and (failure is None or not _list_unreached(model, tracer)):
                 _warn_of_unsupported(tracer)
                 return list(tracer.found)
-            if tracer.unsupported:
-                raise UnsupportedLayerError(_describe_unsupported(tracer))
-            if failure is None:
-                raise FirstLayerNotFoundError(_describe_nothing(model, None))
-            failures.append(failure)
-    raise FirstLayerNotFoundError(_describe_nothing(model, failures[0]))
+            if tracer.found:
+                assert failure is not None
+                stopped.append((tracer, failure))
+            elif not stopped:
+                if tracer.unsupported:
+                    raise UnsupportedLayerError(_describe_unsupported(tracer))
+                if failure is None:
+                    raise FirstLayerNotFoundError(_describe_nothing(model, None))
+                failures.append(failure)
+    if not stopped:
+        raise FirstLayerNotFoundError(_describe_nothing(model, failures[0]))
+    tracer, failure = max(stopped, key=lambda pair: len(pair[0].found))
+    _warn_of_unreached(model, tracer, failure)
+    _warn_of_unsupported(tracer)
+    return list(tracer.found)
+
+
+def _list_calls(
+    model: nn.Module, example_input: Any, stopped: list[tuple["_ImageTracer", Exception]]
+) -> Iterator[Call]:
+    """Yield example inputs; if forwards stopped at a first layer, also guesses that fit it."""
+    yield from list_example_inputs(model, example_input)
+    if stopped and example_input is None:
+        layer = next(iter(stopped[0][0].found.values()))
+        yield from list_inputs_of_layer(model, layer)
+
+
+def _list_unreached(model: nn.Module, tracer: "_ImageTracer") -> list[str]:
+    """Return the layers that a forward did not reach and that take inputs like those found."""
+    taken = {_describe_input(layer) for layer in tracer.found.values()} - {None}
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, SUPPORTED_LAYERS)
+        and name not in tracer.entered
+        and _describe_input(module) in taken
+    ]
+
+
+def _describe_input(layer: PlainLayer) -> tuple[int, int] | None:
+    """Return the dimensions of a layer's kernel and its input channels; None if it is lazy."""
+    if isinstance(layer, nn.Linear):
+        return (0, layer.in_features) if layer.in_features else None
+    return (len(layer.kernel_size), layer.in_channels) if layer.in_channels else None
 
 
 class _Mark(enum.Enum):
@@ -83,8 +131,9 @@ class _ImageTracer(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, nn.Module] = {}
+        self.found: dict[str, PlainLayer] = {}
         self.unsupported: dict[str, str] = {}
+        self.entered: set[str] = set()
         self._marks = WeakIdKeyDictionary()
         self._modules: list[tuple[str, nn.Module]] = []
         self._inside_first_layer = 0
@@ -102,6 +151,7 @@ class _ImageTracer(TorchFunctionMode):
     def _enter(self, name: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             self._modules.append((name, module))
+            self.entered.add(name)
             if not isinstance(module, SUPPORTED_LAYERS) or self._inside_first_layer:
                 return
             if self._mark_of((args, kwargs)) is _Mark.IMAGE:
@@ -129,7 +179,7 @@ class _ImageTracer(TorchFunctionMode):
             mark = _Mark.FEATURE
         output = func(*args, **kwargs)
         if mark is not None:
-            self.mark(output, mark)
+            self.mark((output, _list_written(func, args, kwargs)), mark)
         return output
 
     def _mark_of(self, values: Any) -> _Mark | None:
@@ -151,6 +201,15 @@ class _ImageTracer(TorchFunctionMode):
     def _record_unsupported(self, func: Any) -> None:
         name, module = self._modules[-1]
         self.unsupported.setdefault(name, f"{type(module).__name__} ({func.__name__})")
+
+
+def _list_written(func: Any, args: tuple[Any, ...], kwargs: Any) -> list[Tensor]:
+    """Return the tensors that a function writes to, and those that they are views of."""
+    name = getattr(func, "__name__", "")
+    is_in_place = name.endswith("_") and not name.endswith("__")
+    writes = is_in_place or name.startswith(("__i", "__set"))  # __iadd__, __setitem__
+    written = _tensors((args[:1] if writes else (), kwargs.get("out")))
+    return written + [base for base in map(find_base, written) if base is not None]
 
 
 _Trace = tuple[_ImageTracer, Exception | None]
@@ -175,12 +234,8 @@ def _trace_real_forward(model: nn.Module, call: Call) -> _Trace:
             return _ImageTracer(), error
     parameter = next(model.parameters(), None)
     device = parameter.device if parameter is not None else torch.device("cpu")
-    training = {module: module.training for module in model.modules()}
-    try:
-        return _run_forward(model.eval(), _move(call, lambda tensor: _fill(tensor, device)))
-    finally:
-        for module, flag in training.items():
-            module.training = flag
+    with evaluation_mode(model):
+        return _run_forward(model, _move(call, lambda tensor: _fill(tensor, device)))
 
 
 def _run_forward(model: nn.Module, call: Call) -> _Trace:
@@ -189,7 +244,7 @@ def _run_forward(model: nn.Module, call: Call) -> _Trace:
     handles = list(tracer.watch(model))
     args, kwargs = call
     try:
-        with torch.random.fork_rng(), torch.no_grad(), warnings.catch_warnings(), tracer:
+        with kept_random_states(model), torch.no_grad(), warnings.catch_warnings(), tracer:
             warnings.simplefilter("ignore")
             model(*args, **kwargs)
     except Exception as error:  # the model's forward may raise anything
@@ -248,6 +303,18 @@ def _warn_of_unsupported(tracer: _ImageTracer) -> None:
         )
 
 
+def _warn_of_unreached(model: nn.Module, tracer: _ImageTracer, failure: Exception) -> None:
+    found, unreached = (
+        ", ".join(map(repr, names)) for names in (tracer.found, _list_unreached(model, tracer))
+    )
+    warnings.warn(
+        f"a forward of {type(model).__name__} failed after it reached {found} "
+        f"({_shorten(failure)}); {unreached} may take the image too. Pass example_input= with an "
+        "input of the model, or layers= with names.",
+        stacklevel=3,
+    )
+
+
 def _describe_unsupported(tracer: _ImageTracer) -> str:
     shown = ", ".join(f"{name!r}, a {kind}" for name, kind in tracer.unsupported.items())
     return (
@@ -262,6 +329,9 @@ def _describe_nothing(model: nn.Module, failure: Exception | None) -> str:
     if failure is None:
         problem = f"a forward of {kind} ran without reaching an nn.Linear or nn.Conv1d/2d/3d"
     else:
-        reason = (str(failure).strip() or type(failure).__name__).splitlines()[0][:200]
-        problem = f"a forward of {kind} failed before any layer was reached ({reason})"
+        problem = f"a forward of {kind} failed before any layer was reached ({_shorten(failure)})"
     return f"{problem}; pass example_input= with an input of the model, or layers= with names."
+
+
+def _shorten(failure: Exception) -> str:
+    return (str(failure).strip() or type(failure).__name__).splitlines()[0][:200]

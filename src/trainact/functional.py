@@ -11,7 +11,7 @@ from trainact.gradient import Memory, apply_precondition, apply_precondition_wit
 from trainact.options import DEFAULT_LAM, Center, Options, check_lam, check_options
 from trainact.rows import describe_patches
 
-__all__ = ["precondition_grad"]
+__all__ = ["check_input", "precondition_grad"]
 
 
 @overload
@@ -99,7 +99,7 @@ def precondition_grad(
 
     Raises:
         TrActTypeError: an argument has the wrong type.
-        TrActValueError: an argument is out of range.
+        TrActValueError: an argument is out of range, or ``x`` does not fit the weight.
     """
     if not isinstance(weight, Tensor) or weight.dim() not in (2, 3, 4, 5):
         came = f"{weight.dim()} dimensions" if isinstance(weight, Tensor) else type(weight).__name__
@@ -107,6 +107,7 @@ def precondition_grad(
             f"precondition_grad needs the weight of a linear layer (2 dimensions) or of a "
             f"convolution (3, 4 or 5); got {came}."
         )
+    check_input(weight, x, groups)
     patches = describe_patches(weight.shape[2:], stride, padding, dilation, groups, padding_mode)
     options = check_options(Options(moment_dtype, center=center, relative=relative))
     lam = check_lam(lam)
@@ -125,3 +126,25 @@ def precondition_grad(
             "bias= out and pass the bias to the operator as it is."
         )
     return apply_precondition(weight, x, patches, lam, options, Memory())
+
+
+def check_input(weight: Tensor, x: object, groups: object) -> None:
+    """Raise a TrActError if the operator could not apply the weight to ``x``."""
+    if not isinstance(x, Tensor):
+        raise TrActTypeError(f"x takes the layer's input, a tensor; got {type(x).__name__}.")
+    dims = weight.dim() - 2
+    shape = tuple(weight.shape)
+    if not isinstance(groups, int) or groups < 1 or shape[0] % groups or (groups > 1 and not dims):
+        raise TrActValueError(
+            f"groups={groups!r} does not fit a weight of shape {shape}; use a number that divides "
+            "its outputs, and 1 for a linear layer."
+        )
+    channels = shape[1] * groups
+    fits = dims + 1 <= x.dim() and x.shape[-dims - 1] == channels
+    if not fits or (dims and x.dim() > dims + 2):
+        kernel = f"[N, {channels}, *size] or [{channels}, *size]"
+        raise TrActValueError(
+            f"x of shape {tuple(x.shape)} does not fit a weight of shape {shape} with "
+            f"groups={groups}; pass the input of the layer, of shape "
+            f"{kernel if dims else f'[..., {channels}]'}."
+        )

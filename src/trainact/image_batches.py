@@ -1,6 +1,6 @@
 """Batches of images as users have them, turned into the arguments of a model's forward."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from trainact.errors import TrActTypeError, TrActValueError
 from trainact.example_inputs import Call
 from trainact.torch_internals import tree_map
 
-__all__ = ["list_batches", "move_call"]
+__all__ = ["list_batches", "move_call", "take_images"]
 
 _ACCEPTED = (
     "a batch is a tensor of images, a mapping of the model's keyword arguments, or a tuple or list "
@@ -27,15 +27,18 @@ def list_batches(images: Any) -> Iterator[Call]:
     [(1, []), (0, ['pixel_values'])]
 
     Args:
-        images: one batch (a tensor or a mapping), or an iterable of batches. A batch is a tensor of
-            images, a mapping of keyword arguments, or a tuple or list whose first element holds the
-            images: a tensor, a mapping, or the list of images that a detector takes.
+        images: one batch or an iterable of batches. A batch is a tensor of images, a mapping of
+            keyword arguments, or a tuple or list whose first element holds the images: a tensor, a
+            mapping, or the list of images that a detector takes. A tuple of tensors is one batch,
+            as a loader yields it; a list of tensors, and parts of one tensor such as
+            ``images.split(256)``, are several. With labels (fewer than two dimensions) behind the
+            images, a list is one batch too.
 
     Raises:
         TrActTypeError: ``images`` is neither, or holds something else.
         TrActValueError: there is no batch, or a tensor has fewer than two dimensions.
     """
-    if isinstance(images, Tensor | Mapping):
+    if isinstance(images, Tensor | Mapping) or _is_pair(images):
         yield _read_batch(images, "the batch")
         return
     try:
@@ -66,6 +69,40 @@ def move_call(call: Call, device: torch.device, dtype: torch.dtype) -> Call:
     return tree_map(move, call)
 
 
+def take_images(calls: Iterable[Call], most: int | None) -> Iterator[Call]:
+    """Yield batches until they hold ``most`` images; None means all batches.
+
+    >>> batches = list_batches(torch.zeros(7, 3, 8, 8).split(2))
+    >>> [len(args[0]) for args, _ in take_images(batches, 3)]
+    [2, 2]
+    """
+    seen = 0
+    for call in calls:
+        yield call
+        seen += _count_images(call)
+        if most is not None and seen >= most:
+            return
+
+
+def _count_images(call: Call) -> int:
+    """Return the number of images in a batch; at least 1."""
+    args, kwargs = call
+    sized = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor | list)]
+    return max(1, len(sized[0])) if sized else 1
+
+
+def _is_pair(images: Any) -> bool:
+    """Return whether a tuple or list of tensors is one batch: images and their targets."""
+    if not isinstance(images, tuple | list) or len(images) < 2:
+        return False
+    if not all(isinstance(part, Tensor) and part.layout == torch.strided for part in images):
+        return False
+    if any(target.dim() < 2 for target in images[1:]):
+        return True
+    storages = {part.untyped_storage().data_ptr() for part in images}
+    return isinstance(images, tuple) and len(storages) == len(images)
+
+
 def _read_batch(batch: Any, name: str) -> Call:
     is_pair = isinstance(batch, tuple | list) and len(batch) > 0
     content = batch[0] if is_pair else batch
@@ -83,7 +120,6 @@ def _read_batch(batch: Any, name: str) -> Call:
         if tensor.dim() < 2:
             raise TrActValueError(
                 f"{name} is a tensor of shape {tuple(tensor.shape)}; images have at least 2 "
-                "dimensions. Of a pair of images and labels, pass the images alone, or a list "
-                "with the pair in it."
+                "dimensions. Of a pair of images and labels, pass the images alone."
             )
     return (list(content) if is_list else content,), {}

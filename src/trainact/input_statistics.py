@@ -8,7 +8,7 @@ pads its input itself is measured correctly, and one that applies another weight
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trainact.errors import TrActError, TrActValueError, UnsupportedLayerError
+from trainact.evaluation import evaluation_mode
 from trainact.example_inputs import Call
 from trainact.image_batches import move_call
 from trainact.operators import OperatorCall, read_operator_call
@@ -76,8 +77,8 @@ def measure_inputs(
     """Run the model on batches of images and return the statistics of each layer's rows.
 
     The first batch runs through the whole model. The other batches stop at the last call of a
-    measured layer, if each calls the layers as often as the first one did. Nothing of the model
-    changes.
+    measured layer, if each calls the layers as often as the first one did. Parameters, buffers and
+    training flags are afterwards what they were.
 
     Args:
         model: any module.
@@ -91,7 +92,7 @@ def measure_inputs(
     observer = _Observer(layers)
     weight = next(iter(layers.values())).weight
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_evaluation_mode(model))
+        stack.enter_context(evaluation_mode(model))
         stack.enter_context(torch.no_grad())
         if "torch._dynamo" in sys.modules:  # compiled code may ignore the mode and the hooks
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -195,19 +196,6 @@ def _may_stop_early(model: nn.Module) -> bool:
     """Return whether a forward may be left halfway: nothing waits for its end."""
     has_hooks = any("forward" in vars(module) for module in model.modules())
     return not has_hooks and not is_sharded_model(model)
-
-
-@contextlib.contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Set the flags alone: a model's own ``train`` method may change weights."""
-    flags = {module: module.training for module in model.modules()}
-    for module in flags:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module, flag in flags.items():
-            module.training = flag
 
 
 def _describe_failure(model: nn.Module, call: Call, error: Exception) -> str:

@@ -88,6 +88,11 @@ def _find_problem(layer: nn.Module, function: str) -> str | None:
             "has no parameter named 'weight' (a hook or a re-parametrisation computes it); restore "
             "the plain weight first."
         )
+    if weight.is_complex():
+        return (
+            f"has a complex weight ({weight.dtype}); {function} takes real weights: pass real and "
+            "imaginary part as channels to a real layer."
+        )
     is_wrapper = is_wrapper_tensor(weight) and type(weight).__name__ != "DTensor"
     if weight.is_quantized or weight.dtype not in SUPPORTED_DTYPES or is_wrapper:
         return (

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._library.custom_ops import OPDEFS
 from torch.nn.modules.conv import _ConvNd as ConvNd
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
@@ -18,12 +18,14 @@ __all__ = [
     "ConvNd",
     "TorchDispatchMode",
     "find_backward_id",
+    "find_base",
     "find_custom_operator",
     "has_autocast",
     "is_exporting",
     "is_inside_transform",
     "is_transform_tensor",
     "is_wrapper_tensor",
+    "read_buffers",
     "read_group_timeout",
     "read_padding",
     "runs_in_this_backward",
@@ -95,6 +97,11 @@ def find_backward_id() -> int:
     return torch._C._current_graph_task_id()
 
 
+def find_base(tensor: Tensor) -> Tensor | None:
+    """Return the tensor that ``tensor`` is a view of, also one made without gradients, or None."""
+    return tensor._base
+
+
 def find_custom_operator(operator: Any) -> Callable[..., Any] | None:
     """Return the Python function behind an operator of ``torch.library.custom_op``, or None.
 
@@ -110,6 +117,14 @@ def runs_in_this_backward(node: Any) -> bool:
     Only the autograd engine knows: a backward may start anywhere and skip parts of the graph.
     """
     return torch._C._will_engine_execute_node(node)
+
+
+def read_buffers(module: nn.Module) -> dict[str, Tensor | None]:
+    """Return the dict of a module's own buffers, which may be changed to restore it.
+
+    ``named_buffers`` leaves out those that are None, and a forward may set them.
+    """
+    return module._buffers
 
 
 def read_padding(layer: ConvNd) -> list[int]:

@@ -19,14 +19,20 @@ from trainact.filters import (
     spread_basis,
     whiten_weight,
 )
-from trainact.image_batches import list_batches, move_call
+from trainact.image_batches import list_batches, move_call, take_images
 from trainact.input_statistics import InputStatistics, measure_inputs
 from trainact.layer_checks import check_layer, check_model, select_layers
 from trainact.random_states import kept_random_states
 from trainact.rows import PlainLayer
 from trainact.sharding import read_whole, reshard, write_whole
 from trainact.synchronisation import get_world_size
-from trainact.whitening_settings import Settings, check_settings, count_directions, find_factor
+from trainact.whitening_settings import (
+    Settings,
+    check_max_images,
+    check_settings,
+    count_directions,
+    find_factor,
+)
 
 __all__ = ["whiten"]
 
@@ -44,14 +50,16 @@ def whiten(
     signs: bool = True,
     freeze: bool = False,
     seed: int = 0,
+    max_images: int | None = 5000,
     layers: str | Iterable[str] | None = None,
     example_input: Any = None,
 ) -> list[str]:
     """Give the model's first layer (or layers) whitened filters in place, and return the names.
 
     The filters come from the second moment S = xᵀx/b of the layer's rows x: what it receives when
-    the model runs on ``images`` in evaluation mode. Only the weight changes. Call it before
-    training, and before or after :func:`trainact.apply_tract`::
+    the model runs on ``images`` in evaluation mode. Only the weight changes; buffers that the
+    forward updates are restored. Call it before training, and before or after
+    :func:`trainact.apply_tract`::
 
         whiten(model, images)
         apply_tract(model)
@@ -67,6 +75,7 @@ def whiten(
         model: any module; it may be the layer itself, which has the empty name.
         images: one batch or an iterable of batches, such as a DataLoader. A batch is a tensor, a
             mapping of keyword arguments, or a tuple or list whose first element holds the images.
+            A tuple of tensors is one batch; a list of tensors, or ``tensor.split(256)``, several.
             Each group of the layer needs at least as many rows as it has directions to choose.
         filters: ``"eigen"`` takes the eigenvectors of S, largest eigenvalue first, each over
             √(eigenvalue + eps). ``"random"`` multiplies the layer's own weight by
@@ -84,6 +93,7 @@ def whiten(
         freeze: whether to stop training the weight (``requires_grad`` becomes False). The bias is
             not frozen. Call it before the optimizer and DistributedDataParallel are created.
         seed: seed of the rotations; the global random states are neither used nor changed.
+        max_images: whole batches are read until they hold so many images; None reads all batches.
         layers: names of the layers, as in :func:`trainact.apply_tract`.
         example_input: as in :func:`trainact.apply_tract`; None means the first batch.
 
@@ -95,9 +105,10 @@ def whiten(
     starts: dict[str, _Start] = {}
     try:
         settings = check_settings(filters, scale, eps, signs, freeze, seed)
+        check_max_images(max_images)
         check_model(model, "whiten")
         with kept_random_states(model):
-            calls = list_batches(images)
+            calls = take_images(list_batches(images), max_images)
             starts = _compute_starts(model, calls, settings, layers, example_input)
     except Exception as error:
         if get_world_size() == 1:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from trainact.errors import TrActTypeError, TrActValueError
 from trainact.option_checks import as_float, check_flag
 
-__all__ = ["Settings", "check_settings", "count_directions", "find_factor"]
+__all__ = ["Settings", "check_max_images", "check_settings", "count_directions", "find_factor"]
 
 T = TypeVar("T")
 DEFAULT_EPS = {"eigen": 5e-4, "random": 0.1}
@@ -56,6 +56,17 @@ def check_settings(
     if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
         raise TrActTypeError(f"seed={seed!r} is not accepted; use a whole number of 64 bits.")
     return Settings(filters, scale, float(eps), bool(signs), bool(freeze), seed)
+
+
+def check_max_images(max_images: object) -> None:
+    """Raise a TrActError if ``max_images`` is neither a positive whole number nor None."""
+    advice = "use a positive whole number, or None to read all batches."
+    if max_images is None:
+        return
+    if isinstance(max_images, bool) or not isinstance(max_images, int):
+        raise TrActTypeError(f"max_images={max_images!r} is not accepted; {advice}")
+    if max_images < 1:
+        raise TrActValueError(f"max_images={max_images!r} is out of range; {advice}")
 
 
 def _check_number(name: str, value: object, advice: str) -> float:

@@ -34,6 +34,7 @@ def start_layers(
             scale=fields.start_scale,
             signs=fields.start_signs,
             seed=recipe.run.seed,
+            max_images=None,  # ``images`` are those of the recipe
             layers=names,
         )
 

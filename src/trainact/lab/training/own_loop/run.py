@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trainact.errors import TrActError, TrActTypeError, TrActValueError
-from trainact.image_batches import list_batches, move_call
+from trainact.image_batches import list_batches, move_call, take_images
 from trainact.lab.models.build import add_tract, hash_weights
 from trainact.lab.recipes.own_loops import describe_loop, needs_images, needs_optimizer
 from trainact.lab.recipes.recipe import Recipe
@@ -296,12 +296,8 @@ def _read_number(value: Any) -> float:
 
 def _take_images(images: Any, most: int) -> Iterator[Any]:
     """Yield batches until they hold so many images."""
-    seen = 0
-    for args, kwargs in list_batches(images):
+    for args, kwargs in take_images(list_batches(images), most):
         yield kwargs or args
-        seen += len(args[0] if args else next(iter(kwargs.values())))
-        if seen >= most:
-            return
 
 
 def _find_example(images: Any) -> Any:
