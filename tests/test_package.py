@@ -216,6 +216,8 @@ def test_the_source_distribution_is_whole(distributions):
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert {"LICENSE", "README.md", "CITATION.cff", "src/trainact/gradient.py"} <= names
+    # what its tests and its site need
+    assert {"tools/site.py", "results/bench/bench.json", "CONTRIBUTING.md", "Makefile"} <= names
 
 
 def test_importing_the_method_imports_nothing_but_torch():
