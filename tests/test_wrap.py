@@ -124,6 +124,7 @@ REFUSED = [
     (parametrised, "has a parametrised weight; call TrAct first and add the parametrization after"),
     (hooked, "has no parameter named 'weight'"),
     (quantised, r"has a quantised weight \(Parameter, torch.int8\); TrAct takes float64"),
+    (quantised, r"call it before quantisation, and trainact\.remove_tract before a model is conv"),
     (with_instance_forward, "has a forward set on the instance"),
     (lambda: TrAct(nn.Linear(4, 3), 0.2), r"TrActLinear already trains with TrAct \(lam=0.2\)"),
 ]
