@@ -1,5 +1,6 @@
 """A TrAct layer equals the plain one except for one gradient."""
 
+import contextlib
 import copy
 import io
 import pickle
@@ -11,7 +12,15 @@ from torch import nn
 
 import trainact
 from cases import CASES, Case, assert_close
-from trainact import TrAct, TrActConv1d, TrActConv2d, TrActConv3d, TrActLinear
+from trainact import (
+    TrAct,
+    TrActConv1d,
+    TrActConv2d,
+    TrActConv3d,
+    TrActLinear,
+    TrActValueError,
+    accumulate,
+)
 from trainact.reference import tract_gradient_of_layer, tract_preactivations
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -226,6 +235,35 @@ def _saved(layer):
     torch.save(layer, buffer)
     buffer.seek(0)
     return buffer
+
+
+def replicate(layer: nn.Module) -> nn.Module:
+    """Do what nn.DataParallel does for each GPU in each forward."""
+    replica = layer._replicate_for_data_parallel()
+    replica.weight, replica.bias = layer.weight.clone(), layer.bias.clone()
+    return replica
+
+
+def test_the_replicas_of_data_parallel_precondition_their_own_rows():
+    layer, parts = TrAct(nn.Linear(4, 3)), torch.randn(2, 20, 4)
+    for part in parts:
+        layer(part).square().sum().backward()
+    expected = layer.weight.grad.clone()
+    layer.zero_grad()
+    z = torch.cat([replicate(layer)(part) for part in parts])
+    z.square().sum().backward()
+    assert_close(layer.weight.grad, expected, 1e-6)
+
+
+@pytest.mark.parametrize("options", [{"every": 2}, {"rows": 8}, {"moment_decay": 0.9}, None])
+def test_data_parallel_is_refused_if_replicas_would_share_a_state(options):
+    layer = TrAct(nn.Linear(4, 3), **(options or {}))
+    block = contextlib.nullcontext() if options else accumulate(layer)
+    with block:
+        with pytest.raises(TrActValueError, match="use DistributedDataParallel, or leave"):
+            replicate(layer)
+        with torch.no_grad():
+            replicate(layer)
 
 
 def test_a_subclass_of_a_tract_layer_can_be_pickled():

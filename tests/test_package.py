@@ -217,6 +217,8 @@ def test_the_source_distribution_is_whole(distributions):
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert {"LICENSE", "README.md", "CITATION.cff", "src/trainact/gradient.py"} <= names
+    # what its tests and its site need
+    assert {"tools/site.py", "results/bench/bench.json", "CONTRIBUTING.md", "Makefile"} <= names
 
 
 def test_importing_the_method_imports_nothing_but_torch():
@@ -387,9 +389,10 @@ def test_every_row_of_what_tract_works_with_names_a_test_that_exists():
 
 
 def test_the_readme_says_what_matters_first():
-    first = "\n".join((ROOT / "README.md").read_text().splitlines()[:45])
+    first = "\n".join((ROOT / "README.md").read_text().splitlines()[:47])
     for phrase in (
         "pip install trainact",
+        "Before the first release, install a clone",
         "TrAct(model[0], lam=0.1)",
         "apply_tract(model)",
         "remove_tract(model)",

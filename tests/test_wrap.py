@@ -143,6 +143,7 @@ REFUSED = [
         lambda: nn.Linear(4, 3, dtype=torch.complex64),
         r"has a complex weight \(torch.complex64\); TrAct takes real weights",
     ),
+    (quantised, r"call it before quantisation, and trainact\.remove_tract before a model is conv"),
     (with_instance_forward, "has a forward set on the instance"),
     (lambda: Gabor("lam", 4.0), "Gabor has an attribute 'lam', a name that TrAct uses"),
     (lambda: Gabor("lam", nn.Parameter(torch.ones(4))), "Gabor has an attribute 'lam'"),

@@ -132,6 +132,53 @@ def test_a_wrapped_layer_is_not_lost():
     assert check_tract(model) == ["0.0"]
 
 
+class Backbone(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x)
+
+
+def compile_eagerly(part: nn.Module) -> nn.Module:
+    return torch.compile(part, backend="eager")
+
+
+def put_norm_first(part: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.BatchNorm2d(3), part)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "wrap", "name"),
+    [
+        (Backbone, nn.DataParallel, "backbone.module.conv"),
+        (Backbone, put_norm_first, "backbone.1.conv"),
+        (make_model, put_norm_first, "backbone.1.0"),  # 'backbone.0' is the norm now
+        (Backbone, compile_eagerly, "backbone._orig_mod.conv"),
+    ],
+)
+def test_a_layer_in_a_wrapped_part_is_not_lost(backbone, wrap, name):
+    model = nn.Sequential()
+    model.backbone = backbone()
+    apply_tract(model)
+    model.backbone = wrap(model.backbone)
+    assert check_tract(model) == [name]
+    with accumulate(model):
+        model(torch.rand(2, 3, 8, 8)).sum().backward()
+    model.set_submodule(name, nn.Conv2d(3, 4, 3))
+    with pytest.raises(TrActValueError, match=r"gave 'backbone\.(conv|0)' TrAct"):
+        check_tract(model)
+
+
+def test_a_tract_layer_with_a_stored_name_does_not_hide_a_lost_one():
+    model = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), make_model()))
+    apply_tract(model, layers=["0.0", "0.1.0"])
+    model[0][0] = nn.Conv2d(3, 3, 3)
+    with pytest.raises(TrActValueError, match=r"gave '0\.0' TrAct"):
+        check_tract(model)
+
+
 def test_a_layer_as_the_model_stores_no_names():
     layer = nn.Conv2d(3, 4, 3)
     attributes = dict(vars(layer))

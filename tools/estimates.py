@@ -49,6 +49,8 @@ def list_models() -> list[ModelKey]:
 def measure_throughputs(results: Path) -> list[Throughput]:
     """Return the speed of the CPU and of the GPU with most runs; of the paper's GPU without any.
 
+    Runs on other devices, such as ``mps`` and ``xpu``, are not counted.
+
     Raises:
         TrActValueError: there is no full run on a CPU.
     """
@@ -58,7 +60,8 @@ def measure_throughputs(results: Path) -> list[Throughput]:
         if run.record and rate is not None:
             environment = run.record["environment"]
             device = torch.device(environment["device"]).type
-            rates[device].setdefault(describe_hardware(environment), []).append(rate)
+            if device in rates:
+                rates[device].setdefault(describe_hardware(environment), []).append(rate)
     if not rates["cpu"]:
         raise TrActValueError(f"{results} holds no full run on a CPU; add the records of one.")
     return [

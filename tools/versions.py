@@ -35,6 +35,7 @@ SUITES = {
     "lab": ("tests/lab/augment", "tests/lab/data", "tests/lab/models"),
 }
 """The suites and their files, of the lab those that use other packages most; no slow tests."""
+DEFAULT_SUITES = ("core", "works-with")
 SHOWN = ("torchvision", "timm", "transformers", "lightning", "accelerate", "numpy")
 ENVIRONMENT = (
     "import json; from trainact.lab.environment import describe_environment; "
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--lowest", action="store_true", help="the lower bounds of pyproject.toml")
     add(
         "--suites",
-        default="core,works-with",
+        default=",".join(DEFAULT_SUITES),
         help="of core, works-with, lab (default: the first two)",
     )
     add("--again", type=Path, help="a record, whose failed tests are run again")
@@ -69,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TrActError as error:
         print(f"tools.versions: {error}", file=sys.stderr)
         return 2
-    path = arguments.results / FOLDER / f"{_name(record)}.json"
+    name = arguments.again.name if arguments.again else f"{_name(record)}.json"
+    path = arguments.results / FOLDER / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{json.dumps(record, indent=1)}\n")
     failed = [name for suite in record["suites"].values() for name in suite["failed"]]
@@ -198,7 +200,7 @@ def _normalise(name: str) -> str:
 
 def read_records(results: Path) -> list[dict[str, Any]]:
     """Return the records, the oldest torch first."""
-    records = [json.loads(path.read_text()) for path in (results / FOLDER).glob("*.json")]
+    records = [json.loads(path.read_text()) for path in sorted((results / FOLDER).glob("*.json"))]
     return sorted(
         records, key=lambda record: (_sort(record["packages"]["torch"]), record["python"])
     )
@@ -259,9 +261,14 @@ def _describe(record: dict[str, Any]) -> str:
 
 
 def _name(record: dict[str, Any]) -> str:
-    """Return the name of a record's file, such as ``torch-2.12.1-python-3.12``."""
+    """Return the name of a record's file, such as ``torch-2.12.1-python-3.12``.
+
+    Other suites than the default ones are in the name: their record replaces no other.
+    """
     torch, python = record["packages"]["torch"].split("+")[0], record["python"].rsplit(".", 1)[0]
-    return f"torch-{torch}-python-{python}" + "-lowest" * (record["set"] == "lowest")
+    suites = [suite for suite in SUITES if suite in record["suites"]]
+    parts = ["lowest"] * (record["set"] == "lowest") + suites * (suites != list(DEFAULT_SUITES))
+    return "-".join([f"torch-{torch}-python-{python}", *parts])
 
 
 if __name__ == "__main__":

@@ -184,6 +184,11 @@ def _check_input(x: Tensor) -> None:
         raise TrActTypeError(
             f"TrAct needs a real input; got {x.dtype}: pass real and imaginary part as channels."
         )
+    if any(placement.is_shard(x.dim() - 1) for placement in getattr(x, "placements", ())):
+        raise TrActTypeError(
+            "TrAct needs whole rows; got a DTensor whose last dimension is split over the ranks, "
+            "as RowwiseParallel does: use ColwiseParallel for this layer."
+        )
 
 
 def _is_training(weight: Tensor) -> bool:

@@ -97,7 +97,8 @@ def _find_problem(layer: nn.Module, function: str) -> str | None:
     if weight.is_quantized or weight.dtype not in SUPPORTED_DTYPES or is_wrapper:
         return (
             f"has a quantised weight ({type(weight).__name__}, {weight.dtype}); {function} takes "
-            "float64, float32, bfloat16 and float16 weights: call it before quantisation."
+            "float64, float32, bfloat16 and float16 weights: call it before quantisation, and "
+            "trainact.remove_tract before a model is converted."
         )
     if "forward" in layer.__dict__:
         return (

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from trainact.errors import UnsupportedLayerError
+from trainact.errors import TrActValueError, UnsupportedLayerError
 from trainact.gradient import (
     Memory,
     apply_precondition,
@@ -93,6 +93,20 @@ class TrActLayer(nn.Module):
         dtype = widest_dtype(weight.device, torch.float32)
         center = bool(self.options.center)
         return SecondMoment.without_rows(shape, dtype, weight.device, center=center)
+
+    def _replicate_for_data_parallel(self) -> Self:
+        """Return a replica, which shares this layer's memory.
+
+        Raises:
+            TrActValueError: the replicas, in threads of their own, would all change that memory.
+        """
+        if torch.is_grad_enabled() and any(part is not None for part in self.memory[1:]):
+            raise TrActValueError(
+                "nn.DataParallel cannot train a TrAct layer inside trainact.accumulate or with "
+                "every=, rows= or moment_decay=, because its replicas would share what these keep; "
+                "use DistributedDataParallel, or leave them out."
+            )
+        return super()._replicate_for_data_parallel()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the moving average to the device of the weight; its dtype stays."""

@@ -81,7 +81,8 @@ def split_first_layer(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Par
 
 def remember_layers(model: nn.Module, names: Iterable[str]) -> None:
     """Add ``names`` to those stored in the model, and drop those of lost layers."""
-    kept = [name for name in vars(model).get(_NAMES, ()) if _has_tract(model, name)]
+    lost = _list_lost_names(model)
+    kept = [name for name in vars(model).get(_NAMES, ()) if name not in lost]
     stored = tuple(dict.fromkeys([*kept, *(name for name in names if name)]))
     if stored:
         vars(model)[_NAMES] = stored
@@ -98,8 +99,7 @@ def find_lost_layers(model: nn.Module) -> list[str]:
     return [
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules()
-        for name in vars(module).get(_NAMES, ())
-        if not _has_tract(module, name)
+        for name in _list_lost_names(module)
     ]
 
 
@@ -114,10 +114,31 @@ def describe_lost_layers(names: Iterable[str]) -> str:
     )
 
 
-def _has_tract(module: nn.Module, name: str) -> bool:
-    """Return whether the layer trains with TrAct, directly or inside a wrapper added since."""
-    try:
-        layer = module.get_submodule(name)
-    except AttributeError:
-        return False
-    return bool(list_tract_layers(layer))
+def _list_lost_names(module: nn.Module) -> list[str]:
+    """Return the stored names that lead to no TrAct layer any more.
+
+    A wrapper around a layer or around a part of the model (DDP, ``nn.Sequential(norm, backbone)``)
+    only adds to the name: 'backbone.conv' becomes 'backbone.module.conv'.
+    """
+    names = vars(module).get(_NAMES, ())
+    if not names:
+        return []
+    modules = module.named_modules(remove_duplicate=False)
+    layers = {name for name, m in modules if isinstance(m, TrActLayer)}
+    moved = layers.difference(names)
+    return [
+        name
+        for name in names
+        if name not in layers and not any(_is_longer_name(other, name) for other in moved)
+    ]
+
+
+def _is_longer_name(longer: str, name: str) -> bool:
+    """Return whether ``longer`` is ``name`` with parts added, not before its first part.
+
+    >>> _is_longer_name("backbone.module.conv", "backbone.conv"), _is_longer_name("a.b.c", "b.c")
+    (True, False)
+    """
+    parts = iter(longer.split("."))
+    first, *others = name.split(".")
+    return next(parts) == first and all(part in parts for part in others)

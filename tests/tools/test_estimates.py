@@ -49,6 +49,8 @@ def test_throughputs_are_medians_over_full_runs(tmp_path):
         write_record(tmp_path / SMALL, make_run_record(recipe, seconds))
     gpu = {"device": "cuda:0", "accelerator": "Some GPU"}
     write_record(tmp_path / "other", make_run_record(recipe, 0.5, **gpu))
+    for device in ("mps", "xpu:0"):
+        write_record(tmp_path / device, make_run_record(recipe, 0.1, device=device))
     write_record(tmp_path / SMALL, make_run_record(recipe, 1.0) | {"kind": "smoke"})
     damaged = write_record(tmp_path / "damaged", make_run_record(recipe, 1.0)) / "record.json"
     damaged.write_text("{")

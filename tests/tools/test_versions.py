@@ -60,7 +60,7 @@ def test_a_run_leaves_a_record_of_its_versions_and_tests(project, capfd):
     words = ["--torch", "2.12.1", "--suites", "core", "--results", str(project), "--lowest"]
     assert main(words) == 1
     (record,) = read_records(project)
-    name = f"torch-2.12.1-python-{sys.version_info[0]}.{sys.version_info[1]}-lowest.json"
+    name = f"torch-2.12.1-python-{sys.version_info[0]}.{sys.version_info[1]}-lowest-core.json"
     assert (project / FOLDER / name).exists()
     assert record["packages"] == {"torch": "2.12.1+cpu", "torch-tract": "1.0"}
     assert {"commit", "clean", "date", "processor"} <= set(record)
@@ -93,6 +93,23 @@ def test_the_tests_that_failed_can_run_again(project, monkeypatch):
         in write_versions(project)["versions"]
     )
     assert " torch==2.12.1+cpu torch-tract==1.0" in (project / "bin" / "calls").read_text()
+
+
+def test_a_run_of_other_suites_replaces_no_record(tmp_path, monkeypatch):
+    counts = {"passed": 1, "skipped": 0, "failed": []}
+    full = make_record("2.12.1", **{"works-with": counts})
+    other = full | {"suites": {"lab": counts}}
+    for record in (full, other, full):
+        monkeypatch.setattr(versions, "_run", lambda *words, record=record: record)
+        assert main(["--results", str(tmp_path)]) == 0
+    names = [path.name for path in sorted((tmp_path / FOLDER).iterdir())]
+    assert names == ["torch-2.12.1-python-3.12-lab.json", "torch-2.12.1-python-3.12.json"]
+    assert list(read_records(tmp_path)[1]["suites"]) == ["core", "works-with"]
+
+
+def test_every_committed_record_has_the_name_of_its_run():
+    for path in (ROOT / "results" / FOLDER).glob("*.json"):
+        assert path.stem == versions._name(json.loads(path.read_text()))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,12 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, init_device_mesh
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -667,6 +672,50 @@ def a_sharded_weight_can_be_frozen():
         assert model[0].weight.grad is None
         assert model[0].bias.grad is not None
         assert torch.equal(whole(model[0].weight), before)
+
+
+# --- tensor parallelism ----------------------------------------------------------------------------
+
+
+def linear_network() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 2)).double()
+
+
+def split_first_linear(model: nn.Module, style: ColwiseParallel | RowwiseParallel) -> None:
+    parallelize_module(model, init_device_mesh("cpu", (dist.get_world_size(),)), {"0": style})
+
+
+@check
+def a_layer_whose_outputs_are_split_has_the_gradient_of_one_process():
+    x = batch(images=16).reshape(-1, 8)
+    single = linear_network()
+    TrAct(single[0])
+    loss(single(x)).backward()
+    expected = {name: parameter.grad for name, parameter in single.named_parameters()}
+    for tract_first in (True, False):
+        model = linear_network()
+        if tract_first:
+            TrAct(model[0])
+        split_first_linear(model, ColwiseParallel(output_layouts=Replicate()))
+        if not tract_first:
+            TrAct(model[0])
+        loss(model(x)).backward()
+        assert isinstance(model[0].weight.grad, DTensor)
+        assert_grads(model, expected)
+
+
+@check
+def a_layer_whose_inputs_are_split_is_refused():
+    model = linear_network()
+    TrAct(model[0])
+    split_first_linear(model, RowwiseParallel(input_layouts=Replicate()))
+    message = ""
+    try:
+        model(batch().reshape(-1, 8))
+    except TrActError as error:
+        message = str(error)
+    assert "use ColwiseParallel for this layer" in message
 
 
 # --- ranks that disappear: each is a separate launch, because it breaks the process group ----------

@@ -2,13 +2,16 @@
 
 import copy
 import io
+import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.jit.frontend import NotSupportedError
 
 from cases import assert_close
-from trainact import apply_tract
+from trainact import apply_tract, remove_tract
 
 
 def plain_network() -> nn.Sequential:
@@ -91,6 +94,41 @@ def test_jit_script_gives_the_plain_network_and_is_saved(networks, images):
     torch.jit.save(tract, buffer)
     buffer.seek(0)
     assert torch.equal(torch.jit.load(buffer)(images), networks[0](images))
+
+
+class PaddedConv2d(nn.Conv2d):
+    """A layer class of another library."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._conv_forward(F.pad(x, (1, 0)), self.weight, self.bias)
+
+
+def test_jit_script_takes_a_layer_class_of_another_library_after_remove_tract(images):
+    model = nn.Sequential(PaddedConv2d(3, 4, 3))
+    expected = model(images)
+    apply_tract(model)
+    with pytest.raises(NotSupportedError, match="variable number of arguments"):
+        torch.jit.script(model)
+    remove_tract(model)
+    assert torch.equal(torch.jit.script(model)(images), expected)
+
+
+def test_dynamic_quantisation_takes_the_layer_after_remove_tract():
+    quantization = pytest.importorskip("torch.ao.quantization", reason="torch has none")
+    if not hasattr(quantization, "quantize_dynamic"):
+        pytest.skip("torch has no quantize_dynamic")
+    model = nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 2))
+    apply_tract(model, layers="0")
+
+    def list_kinds() -> list[str]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch deprecates it
+            converted = quantization.quantize_dynamic(model, {nn.Linear})
+        return [type(layer).__module__.split(".")[0] for layer in (converted[0], converted[2])]
+
+    assert list_kinds() == ["trainact", "torch"]  # it skips subclasses
+    remove_tract(model)
+    assert list_kinds() == ["torch", "torch"]
 
 
 @pytest.mark.parametrize("networks", ["training", "evaluation", "centered"], indirect=True)

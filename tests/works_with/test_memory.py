@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from cases import assert_close
-from trainact import apply_tract, remove_tract
+from trainact import TrAct, apply_tract, remove_tract
 
 
 def network() -> nn.Sequential:
@@ -68,6 +68,51 @@ def test_foreach_and_fused_optimizers_step_as_the_plain_loop_does(optimizer, var
             stepper.step()
     for actual, expected in zip(model.parameters(), twin.parameters(), strict=True):
         assert_close(actual.detach(), expected.detach(), 1e-5)
+
+
+def count_saved_bytes(layer: nn.Module, x: torch.Tensor, autocast: bool) -> int:
+    """Return the bytes that a forward keeps for its backward."""
+    storages = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with hooks, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        _ = layer(x)
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize(
+    ("padding_mode", "autocast", "inputs"),
+    [("zeros", False, 0), ("zeros", True, 1), ("circular", False, 1), ("reflect", False, 1)],
+)
+def test_the_input_itself_is_kept_where_the_plain_layer_keeps_a_copy(
+    padding_mode, autocast, inputs
+):
+    x, plain = images(), nn.Conv2d(3, 4, 3, padding=1, padding_mode=padding_mode)
+    expected = count_saved_bytes(plain, x, autocast) + inputs * x.nbytes
+    assert count_saved_bytes(TrAct(plain), x, autocast) == expected
+
+
+def test_under_autocast_the_input_must_stay_as_it_is_until_backward():
+    x = images()
+    with torch.autocast("cpu", torch.bfloat16):
+        z = TrAct(nn.Conv2d(3, 4, 3))(x)
+    x.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.sum().backward()
+
+
+def test_under_autocast_an_input_made_in_inference_mode_is_cloned_first():
+    layer = TrAct(nn.Conv2d(3, 4, 3))
+    with torch.inference_mode():
+        x = images()
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+            layer(x)
+        layer(x.clone()).sum().backward()
 
 
 def norm_of(grads: list[torch.Tensor]) -> torch.Tensor:
