@@ -1,5 +1,7 @@
 """A whitened start in JAX is that of the core."""
 
+import itertools
+
 import pytest
 
 pytest.importorskip("jaxlib", reason="trainact.jax needs jax")
@@ -126,6 +128,15 @@ def test_a_model_of_nnx_is_whitened_in_place():
     filters = model.layers[1].kernel[...].reshape(27, 8)
     z = np.asarray(filters.T @ moment[0] @ filters)
     assert abs(z[0, 1]) < 1e-4 * z[0, 0]
+    third = make()
+    endless = itertools.chain([images[:8]], itertools.repeat(images[8:]))
+    whiten(third, endless, max_images=16)
+    assert_near(third.layers[1].kernel[...], model.layers[1].kernel[...], 1e-5)
+    third = make()
+    whiten(third, (images, 3 * images))  # images and targets
+    assert_near(third.layers[1].kernel[...], model.layers[1].kernel[...], 1e-5)
+    with pytest.raises(TrActValueError, match="max_images=0 is out of range"):
+        whiten(third, images, max_images=0)
     dropped = nnx.Sequential(nnx.Dropout(0.5, rngs=nnx.Rngs(0)), *make().layers)
     assert whiten(dropped, images) == "layers.2"  # in evaluation mode
     assert_near(dropped.layers[2].kernel[...], model.layers[1].kernel[...], 1e-6)

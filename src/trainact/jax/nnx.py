@@ -35,7 +35,7 @@ from trainact.jax.nnx_layers import (
 )
 from trainact.jax.whitening import compute_whitened, list_batches
 from trainact.option_checks import Center, check_lam
-from trainact.whitening_settings import check_settings
+from trainact.whitening_settings import check_max_images, check_settings
 
 __all__ = ["TrActConv", "TrActLinear", "apply_tract", "remove_tract", "whiten"]
 
@@ -171,6 +171,7 @@ def whiten(
     eps: float | None = None,
     signs: bool = True,
     seed: int = 0,
+    max_images: int | None = 5000,
     layer: str | None = None,
 ) -> str:
     """Give the model's first layer whitened filters in place, and return its name.
@@ -180,12 +181,13 @@ def whiten(
     Args:
         model: any NNX module; it may be the layer itself, which has the empty name.
         images: one batch or an iterable of batches. A batch is an array, or a tuple or list whose
-            first element is one.
+            first element is one; a list of arrays is several batches, a tuple of arrays one.
         filters: as in `trainact.whiten`, like the other arguments.
         scale: ``"keep"``, ``"unit"`` or a positive number.
         eps: the damping, relative to the mean eigenvalue.
         signs: whether filters come with their negatives.
         seed: of the rotations.
+        max_images: batches are read until they hold so many images; None reads all.
         layer: as in :func:`apply_tract`.
 
     Raises:
@@ -193,7 +195,8 @@ def whiten(
             finite or too few; nothing was changed.
     """
     settings = check_settings(filters, scale, eps, signs, False, seed)
-    batches = list_batches(images)
+    check_max_images(max_images)
+    batches = list_batches(images, max_images)
     first = next(batches)
     name, found = select_layer(model, layer, first, "whiten")
     where = f"layer {name!r}: " if name else ""

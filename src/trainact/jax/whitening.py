@@ -82,15 +82,19 @@ def whiten_weight(
     return compute_whitened(weight, map(describe, list_batches(x)), settings)
 
 
-def list_batches(images: Any) -> Iterator[jax.Array]:
-    """Yield the arrays of one batch, or of an iterable of batches.
+def list_batches(images: Any, most: int | None = None) -> Iterator[jax.Array]:
+    """Yield the arrays of one batch, or of an iterable of batches until they hold ``most`` images.
+
+    A tuple of arrays is one batch: images and their targets.
 
     Raises:
         TrActTypeError: ``images`` holds something else.
         TrActValueError: there is no batch.
     """
     accepted = "a batch is an array, or a tuple or list whose first element is one"
-    if isinstance(images, jax.Array | np.ndarray):
+    if isinstance(images, tuple) and images and all(map(_is_array, images)):
+        images = images[0]
+    if _is_array(images):
         yield check_input(images, "images")
         return
     if not isinstance(images, Iterable):
@@ -98,14 +102,21 @@ def list_batches(images: Any) -> Iterator[jax.Array]:
             f"images takes one batch or an iterable of batches, and {accepted}; got "
             f"{type(images).__name__}."
         )
-    position = -1
+    position, seen = -1, 0
     for position, batch in enumerate(images):
         content = batch[0] if isinstance(batch, tuple | list) and batch else batch
-        if not isinstance(content, jax.Array | np.ndarray):
+        if not _is_array(content):
             raise TrActTypeError(f"batch {position} is a {type(batch).__name__}; {accepted}.")
         yield check_input(content, "images")
+        seen += len(content) if content.ndim else 1
+        if most is not None and seen >= most:
+            return
     if position < 0:
         raise TrActValueError("images holds no batch; pass an array, or an iterable of batches.")
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, jax.Array | np.ndarray)
 
 
 def compute_whitened(
