@@ -21,9 +21,9 @@ from trainact.preconditioner import precondition_few_rows, precondition_with_bia
 from trainact.rows import Patches, RowSample, count_inputs, count_rows, unfold_rows
 from trainact.second_moment import KeptMoment, SecondMoment, Sums, measure_mean
 from trainact.synchronisation import (
+    add_group,
     get_world_size,
-    is_grouped,
-    new_sync_slot,
+    needs_group,
     record_call,
     take_calls_of_this_backward,
     warn_of_few_rows,
@@ -41,7 +41,8 @@ __all__ = [
 class Memory(NamedTuple):
     """What a layer keeps from one backward to the next; none of it is in the state dict.
 
-    A copy of the layer has its own process group, and is not inside ``accumulate``.
+    A copy of the layer is not inside ``accumulate``. It shares the process group, so that one rank
+    alone may make a copy, such as an average of the weights.
     """
 
     sync_slot: int | None = None
@@ -56,8 +57,7 @@ class Memory(NamedTuple):
     """Inside ``accumulate``: gradients stay plain and rows are added here."""
 
     def __reduce__(self) -> Any:
-        needs_group = self.sync_slot is not None and is_grouped(self.sync_slot)
-        return _restore_memory, (needs_group, *self[:-1])
+        return _restore_memory, (needs_group(self.sync_slot), *self[:-1])
 
     def list_tensors(self) -> dict[str, Tensor]:
         """Return the tensors that change from step to step, by name."""
@@ -69,8 +69,10 @@ class Memory(NamedTuple):
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
-def _restore_memory(needs_group: bool, sync_slot: int | None, *kept: Any) -> Memory:
-    return Memory(new_sync_slot(needs_group) if needs_group else sync_slot, *kept)
+def _restore_memory(has_group: bool, sync_slot: int | None, *kept: Any) -> Memory:
+    if has_group and sync_slot is not None:
+        add_group(sync_slot)  # this may be another process
+    return Memory(sync_slot, *kept)
 
 
 def apply_precondition(

@@ -25,8 +25,9 @@ from trainact.torch_internals import find_backward_id, read_group_timeout, runs_
 
 __all__ = [
     "SumOverRanks",
+    "add_group",
     "get_world_size",
-    "is_grouped",
+    "needs_group",
     "new_sync_slot",
     "record_call",
     "take_calls_of_this_backward",
@@ -42,15 +43,20 @@ _warned_slots: set[int] = set()
 _calls: list[weakref.ref[Any]] = []
 
 
-def new_sync_slot(needs_group: bool) -> int:
+def new_sync_slot(sync: bool) -> int:
     """Return the slot of a new layer; all ranks must create their layers in the same order."""
     slot = next(_slots)
-    if needs_group:
-        _grouped_slots[slot] = None
+    if sync:
+        add_group(slot)
     return slot
 
 
-def is_grouped(slot: int) -> bool:
+def add_group(slot: int) -> None:
+    """Give a slot a process group, if it has none."""
+    _grouped_slots.setdefault(slot)
+
+
+def needs_group(slot: int | None) -> bool:
     """Return whether the layer with this slot has a process group of its own."""
     return slot in _grouped_slots
 

@@ -337,19 +337,12 @@ def towers_reached_in_an_order_that_depends_on_the_rank_do_not_deadlock():
 
 
 @check
-def a_copy_of_a_layer_has_its_own_process_group():
-    """The ranks reach a layer and its copy in opposite order."""
+def a_copy_on_one_rank_does_not_deadlock():
     layer = TrAct(nn.Linear(6, 4).double(), sync=True)
-    rows = torch.randn(2, 16, 6, generator=torch.Generator().manual_seed(3)).double()
-    layers = [layer, copy.deepcopy(layer)]
-    order = (0, 1) if dist.get_rank() % 2 else (1, 0)
-    sum(layers[i](mine_of_rows(rows[i])).square().mean() for i in order).backward()
-    for one, x in zip(layers, rows, strict=True):
-        dist.all_reduce(one.weight.grad)
-        twin = TrAct(nn.Linear(6, 4).double())
-        twin.load_state_dict(one.state_dict())
-        twin(x).square().mean().backward()
-        torch.testing.assert_close(one.weight.grad / dist.get_world_size(), twin.weight.grad)
+    if dist.get_rank() == 0:
+        copy.deepcopy(layer)
+    for one in (layer, TrAct(nn.Linear(6, 4).double(), sync=True)):
+        one(torch.randn(20, 6).double()).sum().backward()
 
 
 @check
