@@ -146,6 +146,10 @@ def test_rows_without_a_scale_give_no_step_if_lam_is_relative():
     assert np.array_equal(grads[1], [10, 10])
 
 
+def test_one_row_of_different_pixels_gives_no_step_if_lam_is_relative():
+    check_gradient(Geometry((1, 4, 1), 1, (4,)), 0.1, center=True, relative=True)
+
+
 @pytest.mark.parametrize("shift", [30.0, 1000.0])
 def test_rows_far_from_zero_have_a_scale(shift):
     geometry = Geometry((300, 6))

@@ -377,7 +377,9 @@ def test_a_penalty_on_the_input_gradient_is_preconditioned_once(kind):
 
 
 @pytest.mark.parametrize("center", [False, True])
-@pytest.mark.parametrize("name", ["dense", "conv-groups", "conv-7x7-stride-2", "conv-patches"])
+@pytest.mark.parametrize(
+    "name", mark_slow(["conv-groups", "dense", "conv-7x7-stride-2", "conv-patches"])
+)
 def test_layers_run_where_jax_promotes_nothing(name, center):
     geometry = GEOMETRIES[name]
     layer = make_nnx(geometry, center=center, relative=center, dtype=jnp.bfloat16)

@@ -33,7 +33,7 @@ Moment: TypeAlias = tuple[jax.Array, jax.Array | None]
 """xᵀx/b and None, or C and μ."""
 
 CONSTANT = 256
-"""Rows are constant if they vary by at most this many rounding errors of their mean."""
+"""Rows are constant if they vary by at most this many rounding errors."""
 
 
 class Options(NamedTuple):
@@ -261,11 +261,15 @@ def scale_damping(lam: jax.Array, mean_eigenvalue: jax.Array, mean: jax.Array | 
     """Return λ times the mean eigenvalue of each group, shape [g].
 
     Rows that are constant up to rounding have no scale, and determine no step of the weight: their
-    group gets a damping so large that its ΔW is zero.
+    group gets a damping so large that its ΔW is zero. A covariance loses digits where the columns
+    of the mean differ (see `measure_covariance`), and almost none to what they have in common.
     """
-    square = mean_eigenvalue if mean is None else mean_eigenvalue + jnp.square(mean).mean(-1)
-    number = jnp.finfo(square.dtype)
-    is_constant = mean_eigenvalue <= (CONSTANT * float(number.eps)) ** 2 * square
+    number = jnp.finfo(mean_eigenvalue.dtype)
+    error = CONSTANT * float(number.eps)
+    dust = jnp.zeros_like(mean_eigenvalue)
+    if mean is not None:
+        dust = error * mean.var(-1) + error**2 * jnp.square(mean).mean(-1)
+    is_constant = mean_eigenvalue <= dust
     return jnp.where(is_constant, float(number.max) ** 0.5, lam * mean_eigenvalue)
 
 
