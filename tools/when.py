@@ -12,6 +12,7 @@ from trainact.lab.paper.tables import PrintedTable, list_networks, read_tables
 from trainact.lab.paper.values import TRACT_ARMS, Key, PrintedValue
 from trainact.lab.recipes.arms import BASELINE
 from trainact.lab.recipes.experiment import find_experiment
+from trainact.lab.records.record import Record
 from trainact.lab.report.experiment_page import ExperimentPage
 from trainact.lab.report.grid import Grid, render_markdown
 from trainact.lab.report.wording import describe_difference, format_difference
@@ -92,15 +93,16 @@ def _list_differences(page: ExperimentPage, arm: str = TRACT) -> list[Difference
 def _compare(result: Result, *arms: str) -> list[Difference]:
     """Return the difference of each arm to the next, over the seeds that all completed.
 
-    They are those of the largest budget; none if there is no such seed.
+    They are those of the largest budget that has such a seed; none if no budget has one.
     """
-    records = [
-        record
-        for record in result.page.study.records
-        if record["budget"] == result.to_plain.budget and record["status"] == "complete"
-    ]
-    seeds = [{r["seed"] for r in records if r["arm"] == arm} for arm in arms]
-    shared = [r for r in records if r["seed"] in set.intersection(*seeds) and r["arm"] in arms]
+    complete = [r for r in result.page.study.records if r["status"] == "complete"]
+    shared: list[Record] = []
+    for budget in sorted({r["budget"] for r in complete}, reverse=True):
+        records = [r for r in complete if r["budget"] == budget and r["arm"] in arms]
+        seeds = [{r["seed"] for r in records if r["arm"] == arm} for arm in arms]
+        shared = [r for r in records if r["seed"] in set.intersection(*seeds)]
+        if shared:
+            break
     return [
         difference
         for arm, other in itertools.pairwise(arms)
@@ -149,9 +151,11 @@ def _compare_with_control(results: Sequence[Result]) -> str:
         if not controls:
             continue
         found = _compare(result, TRACT, controls[0].name, BASELINE)
-        shown = [*map(format_difference, found), str(found[0].n)] if found else ["not run yet"] * 3
+        shown = ["not run yet"] * 4
+        if found:
+            shown = [str(found[0].budget), *map(format_difference, found), str(found[0].n)]
         rows.append((result.name, controls[0].title, *shown))
-    head = ("recipe", "control", "TrAct to control", "control to plain", "n")
+    head = ("recipe", "control", "epochs", "TrAct to control", "control to plain", "n")
     return render_markdown(Grid("", head, tuple(rows), text_columns=2)) if rows else NO_RECORD
 
 
@@ -161,9 +165,9 @@ def _compare_starts(results: Sequence[Result]) -> str:
     for result in results:
         for other in (TRACT, FROZEN):
             for found in _compare(result, WHITENED, other):
-                shown = (format_difference(found), str(found.n))
+                shown = (str(found.budget), format_difference(found), str(found.n))
                 rows.append((result.name, found.arm.title, found.against.title, *shown))
-    head = ("recipe", "arm", "compared with", "difference", "n")
+    head = ("recipe", "arm", "compared with", "epochs", "difference", "n")
     return render_markdown(Grid("", head, tuple(rows), text_columns=3)) if rows else NO_RECORD
 
 

@@ -67,11 +67,19 @@ def test_each_recipe_is_in_its_group(results):
 def test_tract_is_compared_with_the_control_at_the_largest_budget(results):
     texts = write_when(read_evidence(results), BENCH)
     row, *others = texts["when-control"].splitlines()[2:]
-    assert row.startswith(f"| {BETTER} | plain, first-layer lr ×0.1 | +1.00 [")
+    assert row.startswith(f"| {BETTER} | plain, first-layer lr ×0.1 | 4 | +1.00 [")
     assert "| +1.50 [" in row
     assert row.endswith(" | 3 |")
     assert len(others) == 3
-    assert all(other.endswith("| not run yet | not run yet | not run yet |") for other in others)
+    assert all(other.endswith(" | not run yet" * 4 + " |") for other in others)
+
+
+def test_a_control_of_a_smaller_budget_is_compared_there(tmp_path):
+    write_arms(tmp_path, BETTER, (2.0, 2.5, 3.0))
+    write_arms(tmp_path, BETTER, (1.0, 1.5, 2.0), budget=2)
+    write_arms(tmp_path, BETTER, (0.5, 1.0, 1.5), "lr-0.1", budget=2, plain=False)
+    (row,) = write_when(read_evidence(tmp_path), BENCH)["when-control"].splitlines()[2:]
+    assert row.startswith(f"| {BETTER} | plain, first-layer lr ×0.1 | 2 | +0.50 [")
 
 
 def test_the_control_and_the_start_are_compared_on_shared_seeds(tmp_path):
@@ -84,9 +92,9 @@ def test_the_control_and_the_start_are_compared_on_shared_seeds(tmp_path):
     assert "| +1.00 [1.00, 1.00] | +1.25 [" in row
     assert row.endswith(" | 2 |")
     tract, frozen = texts["when-start"].splitlines()[2:]
-    assert tract.startswith(f"| {BETTER} | eigen+tract-0.1 | TrAct λ=0.1 | +2.17 [")
+    assert tract.startswith(f"| {BETTER} | eigen+tract-0.1 | TrAct λ=0.1 | 4 | +2.17 [")
     assert tract.endswith(" | 3 |")
-    assert "| eigen+tract-0.1 | eigen+frozen | +0.25 [" in frozen
+    assert "| eigen+tract-0.1 | eigen+frozen | 4 | +0.25 [" in frozen
     assert frozen.endswith(" | 2 |")
 
 
