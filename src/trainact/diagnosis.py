@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
-from trainact.errors import TrActTypeError, TrActValueError, UnsupportedLayerError
+from trainact.errors import TrActTypeError, TrActValueError, UnsupportedLayerError, first_line
 from trainact.functional import check_input
 from trainact.layers import TrActLayer
 from trainact.operators import OperatorCall, read_operator_call
@@ -180,10 +180,9 @@ def _find_operator_input(layer: PlainLayer, x: Tensor) -> tuple[Tensor, Patches]
         with observer:
             functional_call(layer, state, (x,))
     except Exception as error:  # another library's forward may raise anything
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise TrActValueError(
             f"a forward of {plain_class.__name__} failed on x of shape {tuple(x.shape)} "
-            f"({reason}); pass the input of the layer."
+            f"({first_line(error)}); pass the input of the layer."
         ) from error
     if len(observer.calls) != 1:
         raise UnsupportedLayerError(

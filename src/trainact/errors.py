@@ -7,6 +7,7 @@ __all__ = [
     "TrActTypeError",
     "TrActValueError",
     "UnsupportedLayerError",
+    "first_line",
 ]
 
 
@@ -32,3 +33,12 @@ class FirstLayerNotFoundError(TrActValueError):
 
 class TorchVersionError(TrActError, ImportError):
     """The installed torch is too old."""
+
+
+def first_line(error: Exception) -> str:
+    """Return the beginning of another library's message, for a message of ours.
+
+    >>> first_line(ValueError("bad shape")), first_line(KeyError())
+    ('bad shape', 'KeyError')
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -18,7 +18,12 @@ from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from trainact.errors import FirstLayerNotFoundError, TrActTypeError, UnsupportedLayerError
+from trainact.errors import (
+    FirstLayerNotFoundError,
+    TrActTypeError,
+    UnsupportedLayerError,
+    first_line,
+)
 from trainact.evaluation import evaluation_mode
 from trainact.example_inputs import (
     Call,
@@ -309,7 +314,7 @@ def _warn_of_unreached(model: nn.Module, tracer: _ImageTracer, failure: Exceptio
     )
     warnings.warn(
         f"a forward of {type(model).__name__} failed after it reached {found} "
-        f"({_shorten(failure)}); {unreached} may take the image too. Pass example_input= with an "
+        f"({first_line(failure)}); {unreached} may take the image too. Pass example_input= with an "
         "input of the model, or layers= with names.",
         stacklevel=3,
     )
@@ -329,9 +334,5 @@ def _describe_nothing(model: nn.Module, failure: Exception | None) -> str:
     if failure is None:
         problem = f"a forward of {kind} ran without reaching an nn.Linear or nn.Conv1d/2d/3d"
     else:
-        problem = f"a forward of {kind} failed before any layer was reached ({_shorten(failure)})"
+        problem = f"a forward of {kind} failed before any layer was reached ({first_line(failure)})"
     return f"{problem}; pass example_input= with an input of the model, or layers= with names."
-
-
-def _shorten(failure: Exception) -> str:
-    return (str(failure).strip() or type(failure).__name__).splitlines()[0][:200]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from trainact.errors import TrActError, TrActValueError, UnsupportedLayerError
+from trainact.errors import TrActError, TrActValueError, UnsupportedLayerError, first_line
 from trainact.evaluation import evaluation_mode
 from trainact.example_inputs import Call
 from trainact.image_batches import move_call
@@ -203,8 +203,7 @@ def _describe_failure(model: nn.Module, call: Call, error: Exception) -> str:
     given = f"keywords {', '.join(kwargs)}" if kwargs else f"a {type(args[0]).__name__}"
     if args and isinstance(args[0], Tensor):
         given = f"a tensor of shape {tuple(args[0].shape)} and {args[0].dtype}"
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
     return (
-        f"a forward of {type(model).__name__} failed on {given} ({reason}); pass images as the "
-        "model takes them: standardised tensors, or mappings of its keyword arguments."
+        f"a forward of {type(model).__name__} failed on {given} ({first_line(error)}); pass images "
+        "as the model takes them: standardised tensors, or mappings of its keyword arguments."
     )

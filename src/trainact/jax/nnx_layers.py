@@ -14,6 +14,7 @@ from trainact.errors import (
     TrActTypeError,
     TrActValueError,
     UnsupportedLayerError,
+    first_line,
 )
 
 __all__ = ["LayerView", "change_class", "check_layer", "list_layers", "read_input", "select_layer"]
@@ -103,8 +104,7 @@ def select_layer(
     kind = type(model).__name__
     problem = f"a forward of {kind} ran without reaching an nnx.Linear or nnx.Conv"
     if failure is not None:
-        reason = (str(failure).strip() or type(failure).__name__).splitlines()[0][:200]
-        problem = f"a forward of {kind} failed before any layer was reached ({reason})"
+        problem = f"a forward of {kind} failed before any layer was reached ({first_line(failure)})"
     raise FirstLayerNotFoundError(
         f"{problem}; pass example_input= with an input of the model, or layer= with a name."
     )
@@ -134,7 +134,7 @@ def read_input(model: Any, name: str, batch: Any) -> jax.Array:
     except _Reached as reached:
         return reached.x
     except Exception as error:  # the same
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        reason = first_line(error)
     raise TrActValueError(
         f"a forward of {type(model).__name__} on an array of shape {batch.shape} and {batch.dtype} "
         f"failed ({reason}); pass images as the model takes them, or name another layer."

@@ -159,9 +159,9 @@ class PartReader(NamedTuple):
         if self.is_hidden:
             part = lax.bitcast_convert_type(part, self.stored)
         part = part.astype(self.dtype)
-        return (
-            part if self.shift is None else part - lax.expand_dims(self.shift, range(part.ndim - 1))
-        )
+        if self.shift is None:
+            return part
+        return part - lax.expand_dims(self.shift, range(part.ndim - 1))
 
 
 def unfold(x: jax.Array, patches: Patches) -> jax.Array:

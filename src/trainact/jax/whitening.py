@@ -49,7 +49,8 @@ def whiten_weight(
 
     Args:
         weight: W, shape [n, m] for a dense layer, [*kernel, C/g, m] for a convolution.
-        x: the layer's input, as in :func:`second_moment`, or an iterable of such batches.
+        x: the layer's input, as in :func:`second_moment`, or an iterable of such batches; a tuple
+            of arrays is one batch with its targets.
         strides: as in the convolution.
         padding: as in the convolution.
         dilation: of the kernel.

@@ -200,8 +200,9 @@ def test_a_record_names_the_code_with_which_the_run_started(tmp_path, monkeypatc
 
 def test_a_record_names_the_environment_of_every_session(tmp_path, monkeypatch):
     commits = iter(["first", "second"])
-    environment = lambda device: {"commit": next(commits)}  # noqa: E731
-    monkeypatch.setattr(train_module, "describe_environment", environment)
+    monkeypatch.setattr(
+        train_module, "describe_environment", lambda device: {"commit": next(commits)}
+    )
     recipe = make_quick(schedule__epochs=1)
     with pytest.raises(InterruptedRunError):
         train(recipe, tmp_path, stop_after([1]))
