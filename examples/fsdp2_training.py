@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> list[float]:
         nn.Flatten(),
         nn.Linear(64, CLASSES),
     ).to(device)
-    apply_tract(model, sync=True)  # sync: the second moment of all ranks' rows; before or after
+    apply_tract(model, sync=True)  # sync: the second moment of the rows of all ranks
     fully_shard(model)
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> list[float]:
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = timm.create_model(arguments.model, num_classes=CLASSES).to(device)
-    print("TrAct trains", apply_tract(model))  # after create_model, before the optimizer and EMA
+    print("TrAct trains", apply_tract(model))
 
     optimizer = create_optimizer_v2(model, opt="sgd", lr=0.01, momentum=0.9, weight_decay=5e-5)
     schedule, epochs = create_scheduler_v2(

@@ -18,6 +18,9 @@ batched = [
 ]
 
 
+ALREADY = "ignore:a TrAct layer already has a gradient"
+
+
 def network() -> nn.Module:
     model = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 16, 5)
@@ -93,6 +96,7 @@ def test_layers_that_share_a_weight_share_the_pool():
         pass
 
 
+@pytest.mark.filterwarnings(ALREADY)
 def test_a_gradient_present_on_entering_is_added_back():
     model, x = network(), torch.randn(6, 3, 6, 6).double()
     expected = whole_batch_grad(model, x)
@@ -104,6 +108,53 @@ def test_a_gradient_present_on_entering_is_added_back():
     assert_close(model[0].weight.grad, expected + present)
 
 
+def test_a_gradient_from_before_is_reported():
+    model, x = network(), torch.randn(6, 3, 6, 6).double()
+    model(x).sum().backward()
+
+    def train():
+        with accumulate(model):
+            model.zero_grad()
+            model(x).square().mean().backward()
+
+    with pytest.warns(UserWarning, match=r"already has a gradient .* call it before the block"):
+        train()
+    model.zero_grad(set_to_none=False)
+    train()
+
+
+def test_a_weight_must_not_change_inside_the_block():
+    model, x = network(), torch.randn(6, 3, 6, 6).double()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step_inside():
+        with accumulate(model):
+            model(x).square().mean().backward()
+            optimizer.step()
+
+    with pytest.raises(TrActError, match=r"call optimizer\.step\(\) after the block"):
+        step_inside()
+    assert model[0].weight.grad is None
+    assert model[0].memory.pool is None
+
+
+def test_two_losses_of_one_forward_count_its_rows_once():
+    model, x = network(), torch.randn(6, 3, 6, 6).double()
+    twin = copy.deepcopy(model)
+    with accumulate(model):
+        outputs = model(x[:4])
+        outputs.square().mean().backward(retain_graph=True)
+        outputs.sum().backward()
+        model(x[4:]).square().mean().backward()
+    with accumulate(twin):
+        outputs = twin(x[:4])
+        (outputs.square().mean() + outputs.sum()).backward()
+        twin(x[4:]).square().mean().backward()
+    for actual, expected in zip(model.parameters(), twin.parameters(), strict=True):
+        assert_close(actual.grad, expected.grad)
+
+
+@pytest.mark.filterwarnings(ALREADY)
 @pytest.mark.parametrize("present", [True, False])
 @pytest.mark.parametrize("run_forward", [True, False])
 def test_leaving_without_a_backward_changes_nothing(present, run_forward):
@@ -116,6 +167,7 @@ def test_leaving_without_a_backward_changes_nothing(present, run_forward):
     assert model[0].weight.grad is grad
 
 
+@pytest.mark.filterwarnings(ALREADY)
 @pytest.mark.parametrize("present", [True, False])
 def test_an_exception_leaves_gradient_and_state_as_they_were(present):
     model, x = network(), torch.randn(6, 3, 6, 6).double()
@@ -203,6 +255,7 @@ def test_a_custom_forward_with_the_parameter_itself_accumulates():
     assert_close(layer.weight.grad, tract_gradient_of_layer(layer, 2 * x, grad_z))
 
 
+@pytest.mark.filterwarnings(ALREADY)
 def test_forward_and_backward_must_be_inside_the_block():
     model, x = network(), torch.randn(4, 3, 6, 6).double()
     before = torch.randn_like(model[0].weight)

@@ -285,6 +285,7 @@ def test_accumulation_needs_the_bias_itself():
 
 @pytest.mark.parametrize("case", WITH_BIAS, ids=lambda case: case.name)
 @pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.filterwarnings("ignore:a TrAct layer already has a gradient")
 def test_micro_batches_give_the_gradients_of_the_whole_batch(case: Case, relative):
     if len(case.shape) < 2 or case.shape[0] < 2 or "unbatched" in case.name:
         pytest.skip("cannot be split")
@@ -301,6 +302,7 @@ def test_micro_batches_give_the_gradients_of_the_whole_batch(case: Case, relativ
     assert_grads((layer.weight.grad, layer.bias.grad - before), expected, 1e-7)
 
 
+@pytest.mark.filterwarnings("ignore:a TrAct layer already has a gradient")
 def test_an_exception_restores_the_gradient_of_the_bias_too():
     layer = TrAct(nn.Linear(6, 4), center=True)
     layer.bias.grad = torch.ones(4)

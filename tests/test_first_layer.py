@@ -23,6 +23,12 @@ class Net(nn.Module):
         return self.steps(self, *args, **kwargs)
 
 
+class TimmNet(Net):
+    """The same, as a class of timm."""
+
+    __module__ = "timm.models.own"
+
+
 def normalise(x):
     mean = torch.tensor([0.5, 0.4, 0.3], device=x.device).view(3, 1, 1)
     return (x / 255 - mean) / 0.2
@@ -207,17 +213,34 @@ def test_the_search_leaves_the_model_and_the_random_state_as_they_were():
 
 
 def test_timms_config_names_the_first_layer():
-    model = nn.ModuleDict({"stem": nn.Conv2d(3, 4, 3), "other": nn.Conv2d(3, 4, 3)})
+    model = TimmNet(None, stem=nn.Conv2d(3, 4, 3), other=nn.Conv2d(3, 4, 3))
     model.pretrained_cfg = {"first_conv": "other"}
     assert find_first_layers(model) == ["other"]
     model.pretrained_cfg = {"first_conv": ("stem", "other")}
     assert find_first_layers(model) == ["stem", "other"]
 
 
+def test_timms_config_does_not_speak_for_a_subclass_with_a_layer_in_front():
+    def forward(s, x):
+        return s.stem(s.adapt(x))
+
+    model = Net(forward, stem=nn.Conv2d(3, 4, 3), adapt=nn.Conv2d(6, 3, 1))
+    model.pretrained_cfg = {"first_conv": "stem"}
+    assert find_first_layers(model, torch.rand(1, 6, 8, 8)) == ["adapt"]
+
+
+def test_a_forward_set_on_the_instance_is_followed():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
+    original = model.forward
+    model.forward = lambda x: original(x / 255)
+    assert find_first_layers(model) == ["0"]
+
+
 def test_an_outdated_name_in_timms_config_is_ignored():
-    model = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), nn.Conv2d(4, 4, 3))
-    model.pretrained_cfg = {"first_conv": "0"}
-    assert find_first_layers(model) == ["0.0"]
+    stem = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+    model = TimmNet(lambda s, x: s.head(s.stem(x)), stem=stem, head=nn.Conv2d(4, 4, 3))
+    model.pretrained_cfg = {"first_conv": "stem"}
+    assert find_first_layers(model) == ["stem.0"]
 
 
 def test_the_input_size_is_read_from_the_config():
@@ -352,3 +375,19 @@ def test_a_lazy_layer_is_found_and_refused_and_stays_lazy():
 def test_only_modules_are_searched():
     with pytest.raises(TrActError, match=r"takes an nn\.Module; got str"):
         find_first_layers("resnet18")
+
+
+def test_a_compiled_model_is_searched_without_compiling_it():
+    graphs = []
+
+    def count_graphs(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10))
+    model(torch.rand(2, 3, 8, 8))
+    compiled = torch.compile(model, backend=count_graphs)
+    assert find_first_layers(compiled, torch.rand(2, 3, 8, 8)) == ["_orig_mod.0"]
+    assert graphs == []
+    compiled(torch.rand(2, 3, 8, 8))
+    assert graphs

@@ -72,7 +72,7 @@ def test_the_state_has_the_layers_names_and_what_the_options_need():
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     assert shapes == {
         "0.average.total": (1, 27, 27),
-        "0.average.num_rows": (),
+        "0.average.num_rows": (1,),
         "0.average.row_sum": (1, 27),
     }
     assert all(tensor.dtype == torch.float64 for tensor in state.values())
@@ -97,7 +97,7 @@ def bad_states():
         (missing, ValueError, r"missing \['0.average.row_sum'\], unexpected \[\]"),
         (good | {"1.seed": torch.zeros(())}, ValueError, r"unexpected \['1.seed'\]"),
         (good | {"0.average.total": torch.zeros(1, 9, 9)}, ValueError, r"has shape \(1, 9, 9\)"),
-        (good | {"0.average.num_rows": torch.zeros(())}, ValueError, r"and torch\.float32; the"),
+        (good | {"0.average.num_rows": torch.zeros(1)}, ValueError, r"and torch\.float32; the"),
         (good | {"0.average.num_rows": 1.0}, TypeError, "is a float, not a tensor"),
         ([good], TypeError, "a dict; got list"),
     ]

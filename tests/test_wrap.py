@@ -216,3 +216,10 @@ def test_a_checkpoint_moves_between_plain_and_tract_models():
     plain.load_state_dict(tract.state_dict(), strict=True)
     tract.load_state_dict(copy.deepcopy(plain).state_dict(), strict=True)
     assert torch.equal(plain[0].weight, tract[0].weight)
+
+
+def test_a_frozen_first_layer_is_reported():
+    model = network()
+    model[0].weight.requires_grad_(False)
+    with pytest.warns(UserWarning, match="the weight of '0' is frozen"):
+        assert apply_tract(model) == ["0"]

@@ -119,17 +119,13 @@ def _render_recipes(evidence: Evidence) -> str:
 
 
 def _select_default_lam(page: ExperimentPage) -> list[OverviewRow]:
-    """Return TrAct at the default λ, and first-layer learning rates at the same budget."""
-    rows = [
-        (row, row.difference.arm, row.difference.budget)
-        for row in list_overview([page])
-        if row.difference is not None
-    ]
-    budgets = {budget for _, arm, budget in rows if _has_default_lam(arm)}
+    """Return TrAct at the default λ, and the control at the largest budget that it has."""
+    found = [(row, row.arm) for row in list_overview([page]) if row.arm is not None]
+    largest = max((ends.budget for _, ends in found if ends.arm.kind == "lr"), default=0)
     return [
         row
-        for row, arm, budget in rows
-        if budget in budgets and (_has_default_lam(arm) or arm.kind == "lr")
+        for row, ends in found
+        if _has_default_lam(ends.arm) or (ends.arm.kind, ends.budget) == ("lr", largest)
     ]
 
 

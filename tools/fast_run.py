@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from tools.opening import RIVAL
 from tools.reproduce import read_full_studies
 from trainact.lab.cost.estimates import count_run, read_throughputs
 from trainact.lab.environment import describe_hardware
@@ -33,24 +34,31 @@ def write_fast_run(results: Path) -> dict[str, str]:
     by_arm = {record["arm"]: record for record in records}
     text = _estimate()
     if all(arm in by_arm for arm in ARMS):
-        text = _describe([by_arm[arm] for arm in ARMS])
+        text = _describe([by_arm[arm] for arm in ARMS], by_arm.get(RIVAL))
     return {"fast-run": f"    {COMMAND}\n\n{text}"}
 
 
-def _describe(records: Sequence[Record]) -> str:
-    """Return the time of the records' runs, one after another, and their accuracies."""
+def _describe(records: Sequence[Record], rival: Record | None) -> str:
+    """Return the time of the records' runs, one after another, and the accuracies."""
     hardware = sorted(
         {describe_hardware(row) for record in records for row in list_environments(record)}
     )
     plain, views = (
-        " and ".join(f"{read_percent(metric, record['epochs'][-1]):.2f} %" for record in records)
-        for metric in (ACCURACY, VIEWS)
+        " and ".join(_format(metric, record) for record in records) for metric in (ACCURACY, VIEWS)
     )
-    return (
+    text = (
         f"It took {format_duration(sum(record['seconds'] for record in records))} on "
         f"{', '.join(hardware)} and gave {plain} (plain, and whitened start with TrAct); with six "
         f"views of each test image {views}."
     )
+    if rival is None:
+        return text
+    other, six = (_format(metric, rival) for metric in (ACCURACY, VIEWS))
+    return f"{text} A frozen whitened start (`--arms {RIVAL}`) gave {other}, with six views {six}."
+
+
+def _format(metric: Metric, record: Record) -> str:
+    return f"{read_percent(metric, record['epochs'][-1]):.2f} %"
 
 
 def _estimate() -> str:

@@ -1,16 +1,16 @@
 """README's first picture and its numbers: final accuracy by epochs, plain and with TrAct."""
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tools.evidence import NO_RECORD, Evidence, hash_records, is_current
-from trainact.lab.analysis.answers import Answers, Difference
-from trainact.lab.analysis.speedups import SpeedUp
+from trainact.lab.analysis.answers import Answers, answer
 from trainact.lab.cost.bench import Row, read_bench
 from trainact.lab.cost.cases import FAST_NETWORK
 from trainact.lab.files import write_atomically
@@ -20,14 +20,15 @@ from trainact.lab.report.curves import COLOURS, STYLE, export_picture
 from trainact.lab.report.experiment_page import ExperimentPage
 from trainact.lab.report.grid import Grid, render_markdown
 from trainact.lab.report.tables import describe_data, join_distinct
-from trainact.lab.report.wording import format_difference, format_number, format_speed_up
+from trainact.lab.report.wording import format_accuracy, format_difference, format_speed_up
 from trainact.options import DEFAULT_LAM
 
 __all__ = [
-    *("ARM", "FILE", "RIVAL", "SHOWN", "STEP"),
+    *("ARM", "FILE", "ON_GITHUB", "RIVAL", "SHOWN", "STEP", "WORDS"),
     *("draw_opening", "list_stale_opening", "read_step", "write_opening"),
 ]
 
+T = TypeVar("T")
 FILE = "opening.png"
 SHOWN = {
     "cifar10-speed": "fast network",
@@ -50,8 +51,8 @@ WORDS = {
 }
 """The arms of the picture beside plain training, and what they are called."""
 HEAD = (
-    *("network", "epochs", "n", "plain, %", *WORDS.values()),
-    *("against the frozen start", "speed-up over plain", "over the frozen start"),
+    *("network", "first layer", "epochs", "n", "accuracy, %", "to plain", "to the frozen start"),
+    *("speed-up over plain", "over the frozen start"),
 )
 
 
@@ -114,15 +115,8 @@ def _find_budgets(page: ExperimentPage) -> list[int]:
     return [found.budget for found in differences if found.arm.name == ARM and found.n > 1]
 
 
-def _read(page: ExperimentPage) -> dict[str, Difference]:
-    """Return the differences to plain at the largest budget, by arm, of the same seeds."""
-    budget = max(_find_budgets(page))
-    found = {d.arm.name: d for d in _get_answers(page).differences if d.budget == budget}
-    return {n: found[n] for n in WORDS if n in found and found[n].seeds == found[ARM].seeds}
-
-
 def _draw_panel(axis: Axes, page: ExperimentPage) -> None:
-    """Draw the final accuracy of the arms at each budget, of the seeds that the arm has there."""
+    """Draw the final accuracy of the arms at each budget."""
     budgets = sorted(_find_budgets(page))
     words = {BASELINE: "plain"} | WORDS
     colours = ("#333333", *COLOURS)
@@ -146,6 +140,7 @@ def _draw_panel(axis: Axes, page: ExperimentPage) -> None:
             capsize=3,
         )
     axis.set_xscale("log")
+    axis.set_xlim(budgets[0] / 1.3, budgets[-1] * 1.3)
     axis.set_xticks(budgets, [str(budget) for budget in budgets], minor=False)
     axis.set_xticks([], minor=True)
     axis.set_xlabel("epochs of the whole run")
@@ -153,15 +148,12 @@ def _draw_panel(axis: Axes, page: ExperimentPage) -> None:
 
 
 def _list_final(page: ExperimentPage, name: str, budget: int) -> list[float]:
-    """Return an arm's final accuracies for the seeds of the picture's arm, if it has them all."""
-    answers = _get_answers(page)
-    (shown,) = (d for d in answers.differences if (d.arm.name, d.budget) == (ARM, budget))
-    ends = [
+    """Return the final accuracies of an arm at a budget."""
+    return [
         run.accuracies[-1]
-        for run in answers.runs
-        if run.complete and (run.arm.name, run.budget) == (name, budget) and run.seed in shown.seeds
+        for run in _get_answers(page).runs
+        if run.complete and (run.arm.name, run.budget) == (name, budget)
     ]
-    return ends if len(ends) == shown.n else []
 
 
 def _describe(pages: Mapping[str, ExperimentPage], step: Row | None) -> str:
@@ -169,64 +161,74 @@ def _describe(pages: Mapping[str, ExperimentPage], step: Row | None) -> str:
     data = join_distinct(
         [describe_data(record["data"]) for page in pages.values() for record in page.study.records]
     )
+    rows = [row for name, page in pages.items() for row in _list_rows(name, page)]
     blocks = [
         f"Final test accuracy on {data}, with networks and budgets for two cores of a CPU. Dots "
         "are means over seeds, bars their range; each dot has runs of its own, with a whole "
         "learning-rate schedule. The table has the largest budget: differences in percentage "
-        "points, and speed-ups in epochs of TrAct from a whitened start. Brackets are 95 % "
-        "intervals over seeds; for a speed-up with two or three seeds they are little more than "
-        "the range of the seeds.",
-        render_markdown(Grid("", HEAD, tuple(_make_row(name, pages[name]) for name in pages))),
+        "points, and speed-ups, the epochs of the other arm divided by the epochs that this one "
+        "needs for the same accuracy (< means that it does not reach it). Brackets are 95 % "
+        "intervals over n seeds; they do not cover the choice of test images. All arms of "
+        "a network have the same learning rate; docs/evidence.md says how it was chosen.",
+        render_markdown(Grid("", HEAD, tuple(rows), text_columns=2)),
     ]
     notes = [
-        f"Not run yet on the {SHOWN[name]}: the control, {', '.join(absent)}."
+        f"Not run yet with these epochs on the {SHOWN[name]}: {'; '.join(absent)}."
         for name, page in pages.items()
-        if (absent := _list_absent_controls(page))
+        if (absent := _list_absent(page))
     ]
     notes += [] if step is None else [_describe_step(step)]
     return "\n\n".join([*blocks, " ".join(notes)]).rstrip()
 
 
-def _make_row(name: str, page: ExperimentPage) -> tuple[str, ...]:
-    """Return plain's accuracy, the arms' differences to it and to the rival, and the speed-ups."""
-    answers, found = _get_answers(page), _read(page)
-    budget, seeds = found[ARM].budget, found[ARM].seeds
-    plain = statistics.fmean(_list_final(page, BASELINE, budget))
-    others = [d for d in answers.others if (d.arm.name, d.budget) == (ARM, budget)]
-    rival = next((d for d in others if d.against.name == RIVAL and d.seeds == seeds), None)
-    speed_ups = {
-        one.against.name: _format_speed_up(one)
-        for one in (*answers.other_speed_ups, *answers.speed_ups)
-        if (one.arm.name, one.budget) == (ARM, budget) and set(one.seeds) == seeds
-    }
-    return (
-        *(SHOWN[name], str(budget), str(len(seeds)), format_number(plain)),
-        *(format_difference(found.get(arm)) for arm in WORDS),
-        format_difference(rival),
-        *(speed_ups.get(other, "-") for other in (BASELINE, RIVAL)),
-    )
+def _list_rows(name: str, page: ExperimentPage) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each arm: its accuracy, differences and speed-ups at the largest budget."""
+    budget = max(_find_budgets(page))
+    answers = answer(page.study.records, against=dict.fromkeys(set(WORDS) - {RIVAL}, RIVAL))
+    for arm in answers.arms:
+        summary = answers.find_summary(arm, budget)
+        if arm.name not in (BASELINE, *WORDS) or summary is None:
+            continue
+        found = [
+            next((d for d in differences if (d.arm, d.budget) == (arm, budget)), None)
+            for differences in (answers.differences, answers.others)
+        ]
+        speed_ups = [
+            next((f for f in group if (f.arm, f.budget) == (arm, budget)), None)
+            for group in (answers.speed_ups, answers.other_speed_ups)
+        ]
+        yield (
+            *(SHOWN[name], WORDS.get(arm.name, BASELINE), str(budget), str(summary.n)),
+            format_accuracy(summary, summary.diverged),
+            *(_format(d, d.n if d else 0, summary.n, format_difference) for d in found),
+            *(_format(f, len(f.seeds) if f else 0, summary.n, format_speed_up) for f in speed_ups),
+        )
 
 
-def _format_speed_up(found: SpeedUp) -> str:
-    """Return a speed-up; none if the arm never reaches the other's accuracy."""
-    return "none" if found.reach.kind == "below" else format_speed_up(found)
+def _format(found: T | None, n: int, expected: int, write: Callable[[T], str]) -> str:
+    """Return a difference or a speed-up, with its number of seeds if the row has another."""
+    if found is None:
+        return "-"
+    return write(found) if n == expected else f"{write(found)} (n = {n})"
 
 
-def _list_absent_controls(page: ExperimentPage) -> list[str]:
-    """Return the recipe's arms with another first-layer learning rate that have no record."""
-    arms = find_experiment(page.study.name).arms
-    done = {record["arm"] for record in page.study.records}
-    return [arm.title for arm in arms if arm.kind == "lr" and arm.name not in done]
+def _list_absent(page: ExperimentPage) -> list[str]:
+    """Return the recipe's other arms that have no run with the epochs of the table."""
+    budget = max(_find_budgets(page))
+    done = {record["arm"] for record in page.study.records if record["budget"] == budget}
+    return [arm.title for arm in find_experiment(page.study.name).arms if arm.name not in done]
 
 
 def _describe_step(step: Row) -> str:
-    """Return TrAct's own work, which is timed alone, as a share of a plain step."""
+    """Return TrAct's own work as a share of a plain step, and the ratio of whole steps."""
     median, low, high = (
         f"{100 * step['extra_over_plain'][key]:.2f}" for key in ("median", "low", "high")
     )
+    whole = " to ".join(f"{step['trainact_over_plain'][key]:.2f}" for key in ("low", "high"))
     return (
         f"TrAct's own work, timed alone, takes {median} % [{low}, {high}] of a plain training step "
-        f"of the {SHOWN['cifar10-speed']}."
+        f"of the {SHOWN['cifar10-speed']}; whole steps with TrAct took {whole} times as long as "
+        "plain ones."
     )
 
 

@@ -3,6 +3,7 @@
 Only each recipe's longest budget counts. Differences are paired by seed.
 """
 
+import dataclasses
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from trainact.lab.recipes.parts import FIRST_LAYER_LR, LAM, Part
 from trainact.lab.records.record import Record
 from trainact.lab.records.results import list_record_files
 from trainact.lab.report.grid import Grid, render_markdown
+from trainact.lab.statistics import compute_t_interval
 from trainact.lab.text import count
 
 __all__ = [
@@ -28,6 +30,8 @@ TRACT, BEST = "tract-0.1", "eigen+tract-0.1"
 SLOW = ("eigen+frozen", "eigen+tract-0.1+lr-0.1", "eigen+lr-0.1")
 NEEDED, SEEDS = 3, 5
 """Recipes on which ``BEST`` must beat ``TRACT``, and seeds on each, before the rule decides."""
+FIRST_SEEDS = 3
+"""Seeds on each recipe that the rule asked for at first."""
 NO_RECORD = "No records yet."
 
 
@@ -242,7 +246,27 @@ def _apply_rule(results: Sequence[RecipeResult]) -> str:
         verdict = "The rule is not met"
     else:
         verdict = f"The rule is not decided before all recipes have {count(SEEDS, 'seed')}"
-    return f"{verdict}: {count(len(won), 'such recipe')} with {count(SEEDS, 'seed')} so far."
+    early = [difference for difference in map(_take_first_seeds, over.values()) if difference]
+    wins = _count(early, "better")
+    return (
+        f"{verdict}: {count(len(won), 'such recipe')} with {count(SEEDS, 'seed')} so far. With "
+        f"the first {FIRST_SEEDS} seeds alone it was better on {wins} of "
+        f"{count(len(early), 'recipe')}, which {'meets' if wins >= NEEDED else 'does not meet'} "
+        "the rule as it was at first."
+    )
+
+
+def _take_first_seeds(found: Difference) -> Difference | None:
+    """Return the difference of the first seeds alone; None if it does not have them all."""
+    per_seed = tuple(pair for pair in found.per_seed if pair[0] < FIRST_SEEDS)
+    values = [value for _, value in per_seed]
+    if len(values) < FIRST_SEEDS:
+        return None
+    low, high = compute_t_interval(values) or (None, None)
+    mean = statistics.fmean(values)
+    return dataclasses.replace(
+        found, n=len(values), mean=mean, low=low, high=high, per_seed=per_seed
+    )
 
 
 def _describe_slow(results: Sequence[RecipeResult]) -> str:
@@ -251,23 +275,39 @@ def _describe_slow(results: Sequence[RecipeResult]) -> str:
     for name in SLOW:
         found = [r.to_best[name] for r in results if name in r.to_best]
         if found:
-            mean = statistics.fmean(difference.mean for difference in found)
+            means = [difference.mean for difference in found]
+            interval = compute_t_interval(means)
+            shown = "" if interval is None else f" [{interval[0]:.2f}, {interval[1]:.2f}]"
             lines.append(
-                f"- `{name}` against `{BEST}`: {mean:+.2f} points on average over "
-                f"{count(len(found), 'recipe')}; better on {_count(found, 'better')} and worse on "
-                f"{_count(found, 'worse')}, with the interval on one side of 0."
+                f"- `{name}` against `{BEST}`: {statistics.fmean(means):+.2f} points{shown} on "
+                f"average over {count(len(found), 'recipe')}; the interval of a recipe is above "
+                f"0 on {_count(found, 'better')} of them and below 0 on {_count(found, 'worse')}."
             )
     return "\n".join(lines) or NO_RECORD
 
 
 def _render_losses(results: Sequence[RecipeResult]) -> str:
-    """Return a line for each arm and recipe whose interval is below 0, against plain or TrAct."""
+    """Return a line for each difference between arms of a recipe whose interval is below 0."""
     lines = [f"- {line}" for result in results for line in _list_losses(result)]
-    return "\n".join(lines) or "No arm was worse than plain or TrAct with its interval below 0."
+    return "\n".join(lines) or "No arm was worse than another with its interval below 0."
 
 
 def _list_losses(result: RecipeResult) -> Iterator[str]:
-    for other, found in (("plain", result.to_plain), ("TrAct", result.to_tract)):
+    """Yield the losses of all arms to plain, and both ways between others and TrAct's two."""
+    named = {BASELINE: result.to_plain, TRACT: result.to_tract, BEST: result.to_best}
+    for other, found in named.items():
         for name, difference in found.items():
-            if difference.verdict == "worse" and name in result.arms:
-                yield f"{result.name}: `{name}` against {other} {format_difference(difference)}"
+            if name not in result.arms or (name, other) == (TRACT, BEST):  # already compared
+                continue
+            if difference.verdict == "worse":
+                yield f"{result.name}: `{name}` against `{other}` {format_difference(difference)}"
+            elif difference.verdict == "better" and other != BASELINE:
+                turned = format_difference(_turn(difference))
+                yield f"{result.name}: `{other}` against `{name}` {turned}"
+
+
+def _turn(found: Difference) -> Difference:
+    """Return the difference the other way round."""
+    assert found.low is not None
+    assert found.high is not None
+    return dataclasses.replace(found, mean=-found.mean, low=-found.high, high=-found.low)

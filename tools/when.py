@@ -10,7 +10,7 @@ from trainact.lab.analysis.answers import Difference, Verdict, answer
 from trainact.lab.paper.claims import read_claim
 from trainact.lab.paper.tables import PrintedTable, list_networks, read_tables
 from trainact.lab.paper.values import TRACT_ARMS, Key, PrintedValue
-from trainact.lab.recipes.arms import BASELINE
+from trainact.lab.recipes.arms import BASELINE, Arm
 from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.records.record import Record
 from trainact.lab.report.experiment_page import ExperimentPage
@@ -23,13 +23,20 @@ __all__ = ["PrintedPair", "list_printed_pairs", "write_when"]
 
 TRACT = f"tract-{DEFAULT_LAM:g}"
 WHITENED, FROZEN = f"eigen+{TRACT}", "eigen+frozen"
-GROUPS: dict[Verdict, str] = {
-    "better": "Better",
+GROUPS: dict[Verdict | None, str] = {
+    None: "No result",
     "worse": "Worse",
-    "one seed": "One seed, so no interval",
     "unclear": "No clear difference",
+    "better": "Better",
+    "one seed": "One seed, so no interval",
 }
-"""Titles of the groups of results."""
+"""Titles of the groups of results, losses first."""
+VERDICTS: dict[Verdict, str] = {
+    "better": "better",
+    "worse": "worse",
+    "unclear": "not clearly different",
+}
+"""The words for a verdict in a sentence."""
 ACCURACIES = ("top1", "map")
 TIMED = {
     "time-cifar10-vit": "a small ViT on CIFAR-10",
@@ -40,11 +47,13 @@ TIMED = {
 
 
 class Result(NamedTuple):
-    """One recipe, and TrAct's difference to plain at the largest budget."""
+    """One recipe, and TrAct at the largest budget with several runs."""
 
     name: str
     page: ExperimentPage
-    to_plain: Difference
+    budget: int
+    to_plain: Difference | None  # None if no seed has a complete run of both
+    diverged: tuple[int, ...]  # seeds of TrAct
 
 
 class PrintedPair(NamedTuple):
@@ -63,9 +72,9 @@ class PrintedPair(NamedTuple):
 def write_when(evidence: Evidence, bench: dict[str, Any]) -> dict[str, str]:
     """Return the text of each marked place, by its name."""
     results = [
-        Result(name, page, found[0])
+        result
         for name, page in evidence.items()
-        if page is not None and (found := _list_differences(page))
+        if page is not None and (result := _read_result(name, page)) is not None
     ]
     places = {
         "when-summary": _describe_summary,
@@ -84,42 +93,85 @@ def write_when(evidence: Evidence, bench: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _list_differences(page: ExperimentPage, arm: str = TRACT) -> list[Difference]:
-    """Return the differences of an arm to plain, the largest budget first."""
+def _read_result(name: str, page: ExperimentPage) -> Result | None:
+    """Return the result of a recipe; None if it has no runs of TrAct."""
+    arms = {arm.name: arm for arm in page.answers.arms} if page.answers is not None else {}
+    if TRACT not in arms:
+        return None
+    assert page.answers is not None
+    budget = page.answers.find_budget(arms[TRACT])
+    summary = page.answers.find_summary(arms[TRACT], budget)
+    assert summary is not None
+    found = next((d for d in _list_differences(page) if d.budget == budget), None)
+    return Result(name, page, budget, found, summary.diverged)
+
+
+def _list_differences(page: ExperimentPage) -> list[Difference]:
+    """Return the differences of TrAct to plain, the smallest budget first."""
     found = page.answers.differences if page.answers is not None else ()
-    return sorted((d for d in found if d.arm.name == arm), key=lambda d: -d.budget)
+    return sorted((d for d in found if d.arm.name == TRACT), key=lambda d: d.budget)
 
 
 def _compare(result: Result, *arms: str) -> list[Difference]:
     """Return the difference of each arm to the next, over the seeds that all completed.
 
-    They are those of the largest budget that has such a seed; none if no budget has one.
+    They are those of the largest budget at which all ended for several seeds, else for one. None
+    if there is no such budget, or if the runs diverged there.
     """
-    complete = [r for r in result.page.study.records if r["status"] == "complete"]
-    shared: list[Record] = []
-    for budget in sorted({r["budget"] for r in complete}, reverse=True):
-        records = [r for r in complete if r["budget"] == budget and r["arm"] in arms]
-        seeds = [{r["seed"] for r in records if r["arm"] == arm} for arm in arms]
-        shared = [r for r in records if r["seed"] in set.intersection(*seeds)]
-        if shared:
-            break
+    records = [record for record in result.page.study.records if record["arm"] in arms]
+    ended = {
+        budget: set.intersection(*(_list_seeds(records, arm, budget) for arm in arms))
+        for budget in {record["budget"] for record in records}
+    }
+    budget = max(ended, key=lambda budget: (min(len(ended[budget]), 2), budget), default=0)
+    shared = [
+        record
+        for record in records
+        if record["budget"] == budget and record["seed"] in ended[budget]
+    ]
+    diverged = {record["seed"] for record in shared if record["status"] != "complete"}
+    complete = [record for record in shared if record["seed"] not in diverged]
     return [
         difference
         for arm, other in itertools.pairwise(arms)
-        for difference in answer(shared, against={arm: other}).others
+        for difference in answer(complete, against={arm: other}).others
     ]
 
 
+def _list_seeds(records: Sequence[Record], arm: str, budget: int) -> set[int]:
+    return {r["seed"] for r in records if (r["arm"], r["budget"]) == (arm, budget)}
+
+
 def _describe_summary(results: Sequence[Result]) -> str:
-    """Return how often TrAct was better, worse and neither."""
-    found = [result.to_plain.verdict for result in results]
-    better, worse, single, unclear = (found.count(verdict) for verdict in GROUPS)
-    text = (
-        f"On {count(len(results), 'small recipe')} of our own, TrAct with λ = {DEFAULT_LAM:g} was "
-        f"better than plain training on {better}, worse on {worse} and not clearly different on "
-        f"{unclear}"
-    )
-    return f"{text}; {single} with one seed." if single else f"{text}."
+    """Return how often TrAct was better and worse than plain, the control and a frozen start."""
+    to_control, to_frozen, from_start = [], [], []
+    for result in results:
+        if (control := _find_control(result)) is not None:
+            to_control.append(_compare(result, TRACT, control.name, BASELINE)[:1])
+        to_frozen.append(_compare(result, TRACT, FROZEN))
+        from_start.append(_compare(result, WHITENED, FROZEN))
+    comparisons = {
+        f"TrAct with λ = {DEFAULT_LAM:g} against plain training": [
+            [result.to_plain] if result.to_plain else [] for result in results
+        ],
+        "TrAct against the control, plain training with another learning rate for the first "
+        "layer": to_control,
+        "TrAct against a frozen whitened start without TrAct": to_frozen,
+        "TrAct from a whitened start against the frozen one": from_start,
+    }
+    lines = [f"- {title}: {_count_verdicts(found)}." for title, found in comparisons.items()]
+    if diverged := sum(bool(result.diverged) for result in results):
+        lines.append(f"- Runs with TrAct diverged on {count(diverged, 'recipe')}.")
+    return "\n".join([f"On {count(len(results), 'small recipe')} of our own:\n", *lines])
+
+
+def _count_verdicts(found: Sequence[Sequence[Difference]]) -> str:
+    """Return in how many comparisons an arm was better, worse and neither; some are empty."""
+    verdicts = [difference.verdict for differences in found for difference in differences]
+    parts = [f"{word} on {verdicts.count(verdict)}" for verdict, word in VERDICTS.items()]
+    parts += [f"one seed on {verdicts.count('one seed')}"] if "one seed" in verdicts else []
+    missing = len(found) - len(verdicts)
+    return ", ".join([*parts, f"no result yet on {missing}"] if missing else parts)
 
 
 def _list_groups(results: Sequence[Result]) -> str:
@@ -127,44 +179,50 @@ def _list_groups(results: Sequence[Result]) -> str:
     blocks = []
     for verdict, title in GROUPS.items():
         lines = [
-            f"- {result.name}, {count_epochs(result.to_plain.budget)}: "
-            f"{describe_difference(result.to_plain)}"
+            f"- {result.name}, {count_epochs(result.budget)}: {_describe(result)}"
             for result in results
-            if result.to_plain.verdict == verdict
+            if (result.to_plain.verdict if result.to_plain else None) == verdict
         ]
         if lines:
             blocks += [f"**{title}**", "\n".join(lines)]
     return "\n\n".join(blocks)
 
 
-def _compare_with_control(results: Sequence[Result]) -> str:
-    """Return a table: TrAct against the control, and the control against plain.
+def _describe(result: Result) -> str:
+    if result.to_plain is None:
+        return "every run diverged." if result.diverged else "no plain run to compare with."
+    return describe_difference(result.to_plain, result.diverged)
 
-    The control is plain training with another learning rate for the first layer.
-    """
+
+def _find_control(result: Result) -> Arm | None:
+    """Return plain training with another learning rate for the first layer, run or planned."""
+    assert result.page.answers is not None
+    done = [s.arm for s in result.page.answers.summaries if s.budget == result.budget]
+    planned = find_experiment(result.name).arms
+    return next((arm for arm in (*done, *planned) if arm.kind == "lr"), None)
+
+
+def _compare_with_control(results: Sequence[Result]) -> str:
+    """Return a table: TrAct against the control, and the control against plain."""
     rows = []
     for result in results:
-        assert result.page.answers is not None
-        planned = find_experiment(result.name).arms
-        done = [s.arm for s in result.page.answers.summaries if s.budget == result.to_plain.budget]
-        controls = [arm for arm in (*done, *planned) if arm.kind == "lr"]
-        if not controls:
+        if (control := _find_control(result)) is None:
             continue
-        found = _compare(result, TRACT, controls[0].name, BASELINE)
-        shown = ["not run yet"] * 4
+        found = _compare(result, TRACT, control.name, BASELINE)
+        shown = ["no result yet"] * 4
         if found:
             shown = [str(found[0].budget), *map(format_difference, found), str(found[0].n)]
-        rows.append((result.name, controls[0].title, *shown))
+        rows.append((result.name, control.title, *shown))
     head = ("recipe", "control", "epochs", "TrAct to control", "control to plain", "n")
     return render_markdown(Grid("", head, tuple(rows), text_columns=2)) if rows else NO_RECORD
 
 
 def _compare_starts(results: Sequence[Result]) -> str:
-    """Return a table: TrAct from a whitened start against TrAct alone and a frozen start."""
+    """Return a table: TrAct from a whitened start against TrAct, and a frozen one."""
     rows = []
     for result in results:
-        for other in (TRACT, FROZEN):
-            for found in _compare(result, WHITENED, other):
+        for arm, other in ((WHITENED, TRACT), (WHITENED, FROZEN), (TRACT, FROZEN)):
+            for found in _compare(result, arm, other):
                 shown = (str(found.budget), format_difference(found), str(found.n))
                 rows.append((result.name, found.arm.title, found.against.title, *shown))
     head = ("recipe", "arm", "compared with", "epochs", "difference", "n")
@@ -176,7 +234,7 @@ def _render_budgets(results: Sequence[Result]) -> str:
     rows = tuple(
         (result.name, str(found.budget), format_difference(found), str(found.n))
         for result in results
-        for found in reversed(_list_differences(result.page))
+        for found in _list_differences(result.page)
         if len(_list_differences(result.page)) > 1
     )
     return _render(("recipe", "epochs", "TrAct to plain", "n"), rows)
@@ -188,7 +246,7 @@ def _render_lams(results: Sequence[Result]) -> str:
     for result in results:
         assert result.page.answers is not None
         for found in result.page.answers.differences:
-            if found.arm.kind == "tract" and found.budget == result.to_plain.budget:
+            if found.arm.kind == "tract" and found.budget == result.budget:
                 rows.append(
                     (result.name, f"{found.arm.lam:g}", format_difference(found), str(found.n))
                 )

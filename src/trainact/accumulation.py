@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,9 +38,10 @@ def accumulate(model: nn.Module) -> Iterator[None]:
     For a layer that is called several times in one forward, this pooled second moment gives the
     exact least-squares solution. All of ``.grad`` is preconditioned: if the loss uses the weight in
     another place too, such as an L2 penalty, that part of the gradient as well; use weight decay of
-    the optimizer instead. A gradient from before the block is added to the result. If the
-    block raises, the gradients of TrAct's weights are reset to those before the block. With
-    ``moment_decay``, the block counts as one step.
+    the optimizer instead. A gradient from before the block is added to the result, with a warning:
+    ``zero_grad()`` inside the block does not clear it. If the block raises, the gradients of
+    TrAct's weights are reset to those before the block. With ``moment_decay``, the block counts as
+    one step.
 
     In a distributed run, the second moments are summed over all ranks at the end of the block. So
     every rank must run the block, and its last backward must synchronise gradients (use ``no_sync``
@@ -47,8 +49,8 @@ def accumulate(model: nn.Module) -> Iterator[None]:
 
     Raises:
         TrActValueError: the model has no TrAct layer or lost one, the weight of one is not a
-            parameter, the model is inside another such block, or forward and backward are on
-            different sides of the block.
+            parameter, the model is inside another such block, forward and backward are on
+            different sides of the block, or the weight changed inside it.
     """
     check_tract(model)
     reshard(model)
@@ -57,6 +59,8 @@ def accumulate(model: nn.Module) -> Iterator[None]:
         for pool in pools:
             pool.open()
         yield
+        for pool in pools:
+            pool.check_weight()
         for pool in pools:
             pool.begin_sum_over_ranks()
         for pool in pools:
@@ -87,6 +91,12 @@ class _SetAside:
         self.before = grad
         self.copy = None if grad is None else grad.clone()
         self.parameter.grad = None
+        if grad is not None and grad.any():
+            warnings.warn(
+                "a TrAct layer already has a gradient at the beginning of accumulate; it is added "
+                "to the block's, even if the block calls zero_grad(): call it before the block.",
+                stacklevel=5,
+            )
 
     def add_back(self) -> None:
         if self.parameter.grad is None:
@@ -121,6 +131,7 @@ class _Pool:
         return self.layers[0].lam
 
     def open(self) -> None:
+        self.version = self.weight._version
         for held in self.set_aside:
             held.open()
         for layer in self.layers:
@@ -130,6 +141,13 @@ class _Pool:
         for layer in self.layers:
             layer.memory = layer.memory._replace(pool=None)
         self.own_total.resize_(0)  # a later backward of a forward inside the block sees this
+
+    def check_weight(self) -> None:
+        if self.weight._version != self.version:
+            raise TrActValueError(
+                "a TrAct weight changed inside accumulate, where its gradient is still the plain "
+                "one; call optimizer.step() after the block."
+            )
 
     def begin_sum_over_ranks(self) -> None:
         """Begin the sum even without a gradient on this rank: another rank may have one."""

@@ -1,6 +1,7 @@
-"""A model in evaluation mode for a while: its flags and buffers are restored."""
+"""A model in evaluation mode, or without compiled code, for a while."""
 
 import contextlib
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -9,7 +10,7 @@ from torch.nn.parameter import UninitializedBuffer
 
 from trainact.torch_internals import read_buffers
 
-__all__ = ["evaluation_mode"]
+__all__ = ["eager_mode", "evaluation_mode"]
 
 
 @contextlib.contextmanager
@@ -41,6 +42,19 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             if not torch.equal(tensor, value):
                 with torch.no_grad():
                     tensor.copy_(value)
+
+
+@contextlib.contextmanager
+def eager_mode() -> Iterator[None]:
+    """Run compiled models as they were before ``torch.compile``.
+
+    Compiled code ignores function modes and hooks, or is compiled again because of them.
+    """
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 def _has_values(tensor: Tensor) -> bool:

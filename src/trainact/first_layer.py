@@ -24,7 +24,7 @@ from trainact.errors import (
     UnsupportedLayerError,
     first_line,
 )
-from trainact.evaluation import evaluation_mode
+from trainact.evaluation import eager_mode, evaluation_mode
 from trainact.example_inputs import (
     Call,
     list_example_inputs,
@@ -74,7 +74,7 @@ def find_first_layers(model: nn.Module, example_input: Any = None) -> list[str]:
     failures: list[Exception] = []
     stopped: list[tuple[_ImageTracer, Exception]] = []
     for call in _list_calls(model, example_input, stopped):
-        for run in (_trace_without_values, _trace_real_forward):
+        for run in _list_traces(model):
             tracer, failure = run(model, call)
             if tracer.found and (failure is None or not _list_unreached(model, tracer)):
                 _warn_of_unsupported(tracer)
@@ -220,6 +220,13 @@ def _list_written(func: Any, args: tuple[Any, ...], kwargs: Any) -> list[Tensor]
 _Trace = tuple[_ImageTracer, Exception | None]
 
 
+def _list_traces(model: nn.Module) -> list[Callable[[nn.Module, Call], _Trace]]:
+    """Return the ways to run a forward; one set on an instance may not call a copy's layers."""
+    if any("forward" in vars(module) for module in model.modules()):
+        return [_trace_real_forward]
+    return [_trace_without_values, _trace_real_forward]
+
+
 def _trace_without_values(model: nn.Module, call: Call) -> _Trace:
     try:
         shell = _copy_with(model, lambda tensor: tensor.detach().to("meta"))
@@ -249,7 +256,13 @@ def _run_forward(model: nn.Module, call: Call) -> _Trace:
     handles = list(tracer.watch(model))
     args, kwargs = call
     try:
-        with kept_random_states(model), torch.no_grad(), warnings.catch_warnings(), tracer:
+        with (
+            kept_random_states(model),
+            torch.no_grad(),
+            eager_mode(),
+            warnings.catch_warnings(),
+            tracer,
+        ):
             warnings.simplefilter("ignore")
             model(*args, **kwargs)
     except Exception as error:  # the model's forward may raise anything
@@ -286,6 +299,8 @@ def _fill(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def _read_timm_names(model: nn.Module) -> list[str]:
+    if not type(model).__module__.startswith("timm."):
+        return []  # a subclass may put layers in front
     names = read_timm_config(model).get("first_conv")
     names = [names] if isinstance(names, str) else list(names or ())
     modules = dict(model.named_modules())

@@ -142,7 +142,8 @@ def _apply(
         warn_of_few_rows(count_rows(x, patches), num_inputs, memory.sync_slot)
     held = average if pool is None else pool
     sums: Sums | tuple[None, None, None] = (None, None, None) if held is None else held.sums
-    kept = (memory.sync_slot, memory.kept, memory.seed)
+    kept_moment = None if is_inside_transform() else memory.kept  # tensors must not leave it
+    kept = (memory.sync_slot, kept_moment, memory.seed)
     if pool is not None:
         pool.has_calls = True
     outputs = _PreconditionGrad.apply(  # detached: a gradient by x alone does not come here
@@ -163,6 +164,11 @@ def _check_transform(memory: Memory) -> None:
         raise TrActValueError(
             "moment_decay changes its moving average in each backward, which torch.func's "
             "transforms do not allow; use backward(), or moment_decay=0."
+        )
+    if memory.seed is not None:
+        raise TrActValueError(
+            "rows changes its seed in each backward, which torch.func's transforms do not allow; "
+            "use backward(), or rows=None."
         )
 
 
@@ -222,6 +228,7 @@ class _PreconditionGrad(torch.autograd.Function):
         ctx.sums = inputs[10:]
         ctx.weight_dtype = weight.dtype
         ctx.moment = None
+        ctx.is_counted = False
         ctx.save_for_backward(x)
 
     @staticmethod
@@ -235,7 +242,9 @@ class _PreconditionGrad(torch.autograd.Function):
                     call.moment = _CallInput(call).measure_over_ranks()
             if ctx.is_pooled:
                 _check_open(ctx.sums[0])
-                SecondMoment(*ctx.sums).add_(_CallInput(ctx).measure())
+                if not ctx.is_counted:  # else another backward of the same forward
+                    SecondMoment(*ctx.sums).add_(_CallInput(ctx).measure())
+                    ctx.is_counted = True
             else:
                 grad_weight, grad_bias = _precondition_call(ctx, grad_weight, grad_bias)
         if ctx.seed is not None:

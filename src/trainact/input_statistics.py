@@ -6,7 +6,6 @@ pads its input itself is measured correctly, and one that applies another weight
 """
 
 import contextlib
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trainact.errors import TrActError, TrActValueError, UnsupportedLayerError, first_line
-from trainact.evaluation import evaluation_mode
+from trainact.evaluation import eager_mode, evaluation_mode
 from trainact.example_inputs import Call
 from trainact.image_batches import move_call
 from trainact.operators import OperatorCall, read_operator_call
@@ -94,8 +93,7 @@ def measure_inputs(
     with contextlib.ExitStack() as stack:
         stack.enter_context(evaluation_mode(model))
         stack.enter_context(torch.no_grad())
-        if "torch._dynamo" in sys.modules:  # compiled code may ignore the mode and the hooks
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(eager_mode())
         for name, layer in layers.items():
             stack.callback(layer.register_forward_pre_hook(observer.enter(name)).remove)
             stack.callback(layer.register_forward_hook(observer.leave).remove)

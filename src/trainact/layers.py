@@ -231,8 +231,13 @@ class _TrActSubclass(TrActLayer):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the other library's forward."""
+        if not isinstance(self.weight, Tensor):
+            raise UnsupportedLayerError(
+                f"torch.fx cannot trace {type(self).__name__}, which follows the operators of "
+                f"{self.plain_class.__name__}; call trainact.remove_tract before tracing."
+            )
         is_frozen = not self.weight.requires_grad and not is_inside_transform()
-        if is_frozen or not torch.is_grad_enabled() or is_exporting():
+        if is_frozen or torch.jit.is_tracing() or not torch.is_grad_enabled() or is_exporting():
             return super().forward(*args, **kwargs)
         operator = _OperatorMode(self)
         with operator:

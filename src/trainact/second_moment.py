@@ -36,7 +36,7 @@ class SecondMoment:
 
         Args:
             total: Σ xᵀx, shape [g, n, n].
-            num_rows: Σ b, a number or a scalar of the same dtype.
+            num_rows: Σ b, a number or a tensor of one number of the same dtype.
             row_sum: Σ x, shape [g, n], of the same dtype; with it the moment is centred.
         """
         self.total = total
@@ -77,9 +77,13 @@ class SecondMoment:
     def without_rows(
         cls, shape: tuple[int, int], dtype: torch.dtype, device: torch.device, *, center: bool
     ) -> "SecondMoment":
-        """Return sums of no rows, of shape (g, n), as tensors to add to in place."""
+        """Return sums of no rows, of shape (g, n), as tensors to add to in place.
+
+        The number of rows has shape [1]: compiled code of torch 2.13 loses an addition in place to
+        a scalar tensor on the CPU.
+        """
         total = torch.zeros(*shape, shape[1], dtype=dtype, device=device)
-        return cls(total, total.new_zeros(()), total.new_zeros(shape) if center else None)
+        return cls(total, total.new_zeros(1), total.new_zeros(shape) if center else None)
 
     @property
     def sums(self) -> Sums:
@@ -92,6 +96,12 @@ class SecondMoment:
         self.num_rows += other.num_rows
         if self.row_sum is not None and other.row_sum is not None:
             self.row_sum += other.row_sum
+
+    def clear_(self) -> None:
+        """Forget all rows; tensors are changed in place."""
+        for tensor in self.sums:
+            if isinstance(tensor, Tensor):
+                tensor.zero_()
 
     def begin_sum_over_ranks(self, sync_slot: int | None) -> None:
         """Begin to add the rows of all ranks, in one collective of one dtype on all of them.

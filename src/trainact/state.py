@@ -19,7 +19,7 @@ def tract_state(model: nn.Module) -> dict[str, Tensor]:
     """Return copies of the tensors that the model's TrAct layers keep from step to step.
 
     Keys are the layer's name and the tensor's. For ``moment_decay`` these are ``average.total``
-    [g, n, n], ``average.num_rows`` [] and, with ``center``, ``average.row_sum`` [g, n]: sums in
+    [g, n, n], ``average.num_rows`` [1] and, with ``center``, ``average.row_sum`` [g, n]: sums in
     which each step counts βᵏ, k steps later. For ``rows`` it is ``seed`` []. Without these options
     the result is empty. What ``every`` keeps is not part of it: a resumed run measures first. In a
     distributed run without ``sync``, each rank has its own average.
@@ -29,7 +29,7 @@ def tract_state(model: nn.Module) -> dict[str, Tensor]:
     >>> apply_tract(model, layers="0", moment_decay=0.9)
     ['0']
     >>> {name: tuple(tensor.shape) for name, tensor in tract_state(model).items()}
-    {'0.average.total': (1, 4, 4), '0.average.num_rows': ()}
+    {'0.average.total': (1, 4, 4), '0.average.num_rows': (1,)}
 
     Raises:
         TrActTypeError: ``model`` is not an nn.Module.

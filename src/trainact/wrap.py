@@ -130,6 +130,13 @@ def apply_tract(
     remember_layers(model, selected)
     if lost:
         warnings.warn(describe_lost_layers(lost), stacklevel=2)
+    frozen = [name for name, layer in selected.items() if not layer.weight.requires_grad]
+    if frozen:
+        warnings.warn(
+            f"the weight of {', '.join(map(repr, frozen))} is frozen (requires_grad=False): TrAct "
+            "has no effect until it is trained.",
+            stacklevel=2,
+        )
     return list(selected)
 
 

@@ -10,7 +10,6 @@ from trainact.lab.statistics import (
     compute_t_interval,
     find_crossing,
     find_in_log,
-    resample,
 )
 
 
@@ -52,11 +51,3 @@ def test_never_is_later_than_every_epoch_in_a_median():
     assert compute_median([1.0, None]) is None
     assert compute_median([1.0, 2.0]) == 1.5
     assert compute_median([]) is None
-
-
-def test_a_bootstrap_is_the_same_every_time_and_gives_members_of_the_sample():
-    values = [1.0, 2.0, 4.0, 8.0]
-    interval = resample(4, lambda chosen: max(values[i] for i in chosen))
-    assert interval == resample(4, lambda chosen: max(values[i] for i in chosen))
-    assert set(interval) <= set(values)
-    assert resample(1, lambda chosen: values[chosen[0]]) == (1.0, 1.0)

@@ -70,6 +70,18 @@ def test_records_fill_tables_verdicts_and_pictures(results, tmp_path):
     assert list_stale_pictures(evidence, pictures) == []
 
 
+def test_the_summary_has_the_control_at_the_largest_budget_that_it_has(results):
+    for arm, budget in (("lr-0.3", 2), ("tract-0.2", 4)):
+        for seed in (0, 1):
+            write_record(results / NAMES[0], make_record(arm, budget, seed, 50 + seed))
+    rows = write_evidence(read_evidence(results))["evidence-summary"].splitlines()[2:]
+    assert [row.split(" | ")[1:3] for row in rows] == [
+        ["TrAct λ=0.1", "4"],
+        ["plain, first-layer lr ×0.3", "2"],
+    ]
+    assert " [" in rows[0].split(" | ")[-1]
+
+
 def test_other_records_make_the_page_and_its_pictures_stale(results, tmp_path):
     before = read_evidence(results)
     draw_evidence(before, tmp_path / "pictures")

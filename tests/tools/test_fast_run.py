@@ -5,8 +5,10 @@ import json
 import pytest
 
 pytest.importorskip("rich", reason="the lab's tables need rich")
+pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 
 from tools import fast_run
+from tools.opening import RIVAL
 from trainact.lab.commands.cli import main
 from trainact.lab.cost.estimates import count_run, read_throughputs
 from trainact.lab.recipes.experiment import find_experiment
@@ -56,7 +58,13 @@ def test_the_time_and_the_accuracies_are_those_of_the_records(tmp_path):
     text = fast_run.write_fast_run(tmp_path)["fast-run"]
     assert "It took 20 min on Some CPU" in text
     assert "gave 91.00 % and 92.15 % (plain, and whitened start with TrAct)" in text
-    assert "views of each test image 91.50 % and 92.60 %" in text
+    assert text.endswith("views of each test image 91.50 % and 92.60 %.")
+    plan = find_experiment(fast_run.RECIPE).plan()
+    (rival,) = (r for r in plan if (r.arm, r.schedule.epochs, r.run.seed) == (RIVAL, 10, 0))
+    lines += f"{json.dumps(make_record(rival, 9300, 9350))}\n"
+    (folder / "records.jsonl").write_text(lines)
+    text = fast_run.write_fast_run(tmp_path)["fast-run"]
+    assert text.endswith("(`--arms eigen+frozen`) gave 93.00 %, with six views 93.50 %.")
 
 
 def test_the_command_is_valid(tmp_path, capsys):

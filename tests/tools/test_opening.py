@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from comparison_records import make_record
+from comparison_records import diverge, make_record
 from result_folders import write_record, write_study
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
@@ -17,6 +17,7 @@ from tools.opening import (
     RIVAL,
     SHOWN,
     STEP,
+    WORDS,
     draw_opening,
     list_stale_opening,
     read_step,
@@ -38,11 +39,11 @@ def write_text(results):
     return write_opening(read_evidence(results), read_step(results))["opening"]
 
 
-def read_row(results):
-    """Return the cells of the recipe's row by the words of the head."""
-    head, _, row = [line for line in write_text(results).splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in (head, row)]
-    return dict(zip(*cells, strict=True))
+def read_rows(results):
+    """Return the cells of each row, by the words of the head, by the word of its arm."""
+    lines = [line for line in write_text(results).splitlines() if line.startswith("|")]
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return {row[1]: dict(zip(head, row, strict=True)) for row in rows}
 
 
 def test_the_picture_shows_recipes_that_have_the_arm():
@@ -66,11 +67,11 @@ def test_the_numbers_are_those_of_the_largest_budget(results):
     answers = read_evidence(results)[NAME].answers
     (found,) = [d for d in answers.differences if d.budget == 10]
     (plain,) = [s for s in answers.summaries if (s.arm.name, s.budget) == ("plain", 10)]
-    row = read_row(results)
+    rows = read_rows(results)
+    assert rows["plain"]["accuracy, %"] == f"{plain.mean:.2f} ± {plain.std:.2f}"
+    row = rows[WORDS[ARM]]
     assert (row["network"], row["epochs"], row["n"]) == (SHOWN[NAME], "10", "2")
-    assert row["plain, %"] == f"{plain.mean:.2f}"
-    expected = f"{found.mean:+.2f} [{found.low:.2f}, {found.high:.2f}]"
-    assert row["TrAct from a whitened start"] == expected
+    assert row["to plain"] == f"{found.mean:+.2f} [{found.low:.2f}, {found.high:.2f}]"
     texts = write_opening(read_evidence(results), None)
     assert f"]({ON_GITHUB}/{FILE})" in texts["opening"]
     assert texts["opening"].replace(ON_GITHUB, "pictures") == texts["opening-here"]
@@ -78,17 +79,22 @@ def test_the_numbers_are_those_of_the_largest_budget(results):
 
 def test_a_larger_budget_counts_when_it_has_two_seeds(results):
     write_study(results / NAME, arms=("plain", ARM), budgets=(20,), seeds=(0,))
-    assert read_row(results)["epochs"] == "10"
+    assert read_rows(results)[WORDS[ARM]]["epochs"] == "10"
 
 
-@pytest.mark.parametrize("seeds", [(0,), (0, 2)])
-def test_other_arms_are_shown_if_they_have_the_same_seeds(results, seeds):
-    write_study(results / NAME, arms=(RIVAL,), budgets=(10,), seeds=seeds)
-    row = read_row(results)
-    assert row["frozen whitened start"] == row["against the frozen start"] == "-"
-    write_study(results / NAME, arms=(RIVAL,), budgets=(10,), seeds=(1,))
-    if 2 not in seeds:
-        assert read_row(results)["frozen whitened start"] != "-"
+def test_a_comparison_over_fewer_seeds_says_so(results):
+    write_study(results / NAME, arms=(RIVAL,), budgets=(10,), seeds=(1, 2))
+    rows = read_rows(results)
+    assert rows[WORDS[RIVAL]]["n"] == "2"
+    assert rows[WORDS[RIVAL]]["to plain"].endswith(" [one seed] (n = 1)")
+    assert rows[WORDS[ARM]]["to the frozen start"].endswith(" (n = 1)")
+    assert not rows[WORDS[ARM]]["to plain"].endswith(")")
+
+
+def test_diverged_runs_are_shown(results):
+    diverged = diverge(make_record(ARM, 10, 2, 60), 3)
+    write_record(results / NAME, diverged)
+    assert read_rows(results)[WORDS[ARM]]["accuracy, %"].endswith(", 1 diverged")
 
 
 def test_speed_ups_are_over_the_rival_and_over_plain(results):
@@ -97,29 +103,40 @@ def test_speed_ups_are_over_the_rival_and_over_plain(results):
             write_record(results / NAME, make_record(RIVAL, budget, seed, accuracy))
             write_record(results / NAME, make_record("plain", budget, seed, accuracy - 10))
             write_record(results / NAME, make_record(ARM, budget, seed, accuracy + 10))
-    row = read_row(results)
+    rows = read_rows(results)
+    row = rows[WORDS[ARM]]
     assert row["over the frozen start"] == "1.41× [1.41×, 1.41×]"
     assert row["speed-up over plain"] == "≥ 2.00× [≥ 2.00×, ≥ 2.00×]"
-    assert row["against the frozen start"] == "+10.00 [10.00, 10.00]"
+    assert row["to the frozen start"] == "+10.00 [10.00, 10.00]"
+    assert rows[WORDS[RIVAL]]["speed-up over plain"] == "1.41× [1.41×, 1.41×]"
     for seed in (0, 1):
         write_record(results / NAME, make_record(RIVAL, 10, seed, 90))
-    assert read_row(results)["over the frozen start"] == "none"
+    shown = read_rows(results)[WORDS[ARM]]["over the frozen start"]
+    assert shown == "< 1.00× [< 1.00×, < 1.00×]"
 
 
-def test_a_control_that_was_not_run_is_named(results):
-    assert "Not run yet on the fast network: the control, plain, first-layer" in write_text(results)
+def test_arms_that_were_not_run_with_these_epochs_are_named(results):
+    def find_note():
+        return write_text(results).split("Not run yet with these epochs on the fast network: ")[1]
+
+    assert "plain, first-layer lr ×0.3" in find_note()
+    write_record(results / NAME, make_record("lr-0.3", 5, 0, 50))
+    assert "plain, first-layer lr ×0.3" in find_note()
     write_record(results / NAME, make_record("lr-0.3", 10, 0, 50))
-    assert "Not run yet" not in write_text(results)
+    assert "plain, first-layer lr ×0.3" not in find_note()
 
 
 def test_the_cost_of_a_step_is_that_of_the_recipes_network(results):
     assert "training step" not in write_text(results)
     ratio = {"median": 0.0042, "low": 0.004, "high": 0.0051}
-    rows = [{"name": "other"}, {"name": FAST_NETWORK, "extra_over_plain": ratio}]
+    whole = {"low": 0.981, "high": 1.042}
+    row = {"name": FAST_NETWORK, "extra_over_plain": ratio, "trainact_over_plain": whole}
+    rows = [{"name": "other"}, row]
     path = results / STEP
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"kind": "bench", "environment": {}, "step": rows}))
     assert "takes 0.42 % [0.40, 0.51] of a plain training step" in write_text(results)
+    assert "whole steps with TrAct took 0.98 to 1.04 times as long" in write_text(results)
 
 
 def test_other_records_make_the_picture_stale(results, tmp_path):

@@ -65,12 +65,25 @@ def test_the_rule_counts_the_recipes_on_which_the_start_adds_to_tract(results, m
     undecided = "The rule is not decided before all recipes have {} seeds: {} such recipes with"
     assert apply_rule(results).startswith(undecided.format(5, 0))
     monkeypatch.setattr(rivals_page, "SEEDS", 3)
-    assert apply_rule(results) == "The rule is met: 5 such recipes with 3 seeds so far."
+    assert apply_rule(results).startswith("The rule is met: 5 such recipes with 3 seeds so far.")
     for name in RECIPES[:2]:
         (results / name / RECORDS).unlink()
-    assert apply_rule(results) == "The rule is met: 3 such recipes with 3 seeds so far."
+    assert apply_rule(results).startswith("The rule is met: 3 such recipes with 3 seeds so far.")
     (results / RECIPES[2] / RECORDS).unlink()
     assert apply_rule(results).startswith(undecided.format(3, 2))
+
+
+def test_the_rule_is_also_applied_to_the_first_seeds_alone(tmp_path):
+    arms = {
+        "plain": [50.0] * 5,
+        "tract-0.1": [51.0] * 5,
+        "eigen+tract-0.1": [51.0, 53.0, 53.0, 53.0, 53.0],
+    }
+    for name in RECIPES:
+        write_results(tmp_path, name, arms)
+    met, early = apply_rule(tmp_path).split(" so far. ")
+    assert met == "The rule is met: 5 such recipes with 5 seeds"
+    assert early.startswith("With the first 3 seeds alone it was better on 0 of 5 recipes, ")
 
 
 def apply_rule(results):
@@ -83,7 +96,10 @@ def test_the_rule_is_not_met_with_wins_on_two_recipes(results, monkeypatch):
     for name in RECIPES[2:]:
         (results / name / RECORDS).unlink()
         write_results(results, name, arms)
-    assert apply_rule(results) == "The rule is not met: 2 such recipes with 3 seeds so far."
+    assert apply_rule(results) == (
+        "The rule is not met: 2 such recipes with 3 seeds so far. With the first 3 seeds alone it "
+        "was better on 2 of 5 recipes, which does not meet the rule as it was at first."
+    )
     verdict = write_rivals(read_rivals(results))["rivals-verdict"]
     first, _, better, worse, unclear = verdict.splitlines()
     assert first == "`eigen+tract-0.1` against `tract-0.1` on 5 recipes:"
@@ -113,9 +129,14 @@ def test_wins_and_losses_are_summed_up(results):
     tables = write_rivals(read_rivals(results))
     assert "| `eigen+tract-0.1` | 5 | +5.00 | 5 | 0 | 5 | 0 |" in tables["rivals-summary"]
     assert "| `eigen+frozen` | 5 | -1.00 | 0 | 5 | 0 | 5 |" in tables["rivals-summary"]
-    assert tables["rivals-losses"].count("`eigen+frozen` against plain -1.00") == 5
-    assert tables["rivals-losses"].count("`eigen+frozen` against TrAct") == 5
-    assert "`eigen+frozen` against `eigen+tract-0.1`: -6.00 points" in tables["rivals-slow"]
+    assert tables["rivals-losses"].count("`eigen+frozen` against `plain` -1.00") == 5
+    assert tables["rivals-losses"].count("`eigen+frozen` against `tract-0.1`") == 5
+    losses = tables["rivals-losses"].splitlines()
+    assert len(losses) == len(set(losses)) == 5 * 4
+    lost = "`tract-0.1` against `eigen+tract-0.1` -2.00 [-2.25, -1.75] (3 seeds)"
+    assert sum(line.endswith(lost) for line in losses) == 5
+    slow = "`eigen+frozen` against `eigen+tract-0.1`: -6.00 points [-6.00, -6.00] on average over 5"
+    assert slow in tables["rivals-slow"]
 
 
 def test_a_tuned_arm_is_one_arm_whatever_its_multiplier(tmp_path):
@@ -127,7 +148,7 @@ def test_a_tuned_arm_is_one_arm_whatever_its_multiplier(tmp_path):
     (row,) = [line for line in tables["rivals-gains"].splitlines() if "foof" in line]
     assert row.startswith("| `foof` | -1.00 [-1.25, -0.75] (3 seeds, lr ×3) | -1.00 [-1.25, -0.75]")
     assert row.count("lr ×0.3)") == 2
-    assert tables["rivals-losses"].count("`foof` against plain -1.00") == 5
+    assert tables["rivals-losses"].count("`foof` against `plain` -1.00") == 5
 
 
 def test_every_arm_of_the_trial_is_described(results):

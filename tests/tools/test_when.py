@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from comparison_records import make_record
+from comparison_records import diverge, make_record
 from result_folders import write_record
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
@@ -53,11 +53,17 @@ def test_without_records_the_page_says_so(tmp_path):
 
 def test_each_recipe_is_in_its_group(results):
     texts = write_when(read_evidence(results), BENCH)
-    assert "On 4 small recipes" in texts["when-summary"]
-    assert "better than plain training on 1, worse on 1" in texts["when-summary"]
-    assert texts["when-summary"].endswith("not clearly different on 1; 1 with one seed.")
+    head, _, to_plain, to_control, to_frozen, from_start = texts["when-summary"].splitlines()
+    assert head == "On 4 small recipes of our own:"
+    verdicts = "better on 1, worse on 1, not clearly different on 1, one seed on 1."
+    assert to_plain.endswith(f"against plain training: {verdicts}")
+    verdicts = "better on 1, worse on 0, not clearly different on 0, no result yet on 3."
+    assert to_control.endswith(verdicts)
+    assert to_frozen.endswith("no result yet on 4.")
+    assert from_start.endswith("no result yet on 4.")
     groups = texts["when-results"].split("**")[1:]
     found = dict(zip(groups[::2], groups[1::2], strict=True))
+    assert list(found) == ["Worse", "No clear difference", "Better", "One seed, so no interval"]
     expected = ("Better", "Worse", "One seed, so no interval", "No clear difference")
     for title, name in zip(expected, (BETTER, WORSE, SINGLE, UNCLEAR), strict=True):
         assert f"- {name}, " in found[title], title
@@ -71,7 +77,7 @@ def test_tract_is_compared_with_the_control_at_the_largest_budget(results):
     assert "| +1.50 [" in row
     assert row.endswith(" | 3 |")
     assert len(others) == 3
-    assert all(other.endswith(" | not run yet" * 4 + " |") for other in others)
+    assert all(other.endswith(" | no result yet" * 4 + " |") for other in others)
 
 
 def test_a_control_of_a_smaller_budget_is_compared_there(tmp_path):
@@ -91,11 +97,35 @@ def test_the_control_and_the_start_are_compared_on_shared_seeds(tmp_path):
     (row,) = texts["when-control"].splitlines()[2:]
     assert "| +1.00 [1.00, 1.00] | +1.25 [" in row
     assert row.endswith(" | 2 |")
-    tract, frozen = texts["when-start"].splitlines()[2:]
+    tract, frozen, alone = texts["when-start"].splitlines()[2:]
     assert tract.startswith(f"| {BETTER} | eigen+tract-0.1 | TrAct λ=0.1 | 4 | +2.17 [")
     assert tract.endswith(" | 3 |")
     assert "| eigen+tract-0.1 | eigen+frozen | 4 | +0.25 [" in frozen
     assert frozen.endswith(" | 2 |")
+    assert "| TrAct λ=0.1 | eigen+frozen | 4 | -2.00 [-2.00, -2.00] | 2 |" in alone
+
+
+def test_a_single_seed_of_a_larger_budget_replaces_nothing(results):
+    before = write_when(read_evidence(results), BENCH)
+    write_arms(results, BETTER, (9.0,), budget=8)
+    write_arms(results, BETTER, (9.0,), "lr-0.1", budget=8, plain=False)
+    after = write_when(read_evidence(results), BENCH)
+    for place in ("summary", "results", "control", "lams"):
+        assert after[f"when-{place}"] == before[f"when-{place}"]
+
+
+def test_diverged_runs_are_not_hidden_by_a_smaller_budget(results):
+    for seed in (0, 1):
+        write_record(results / BETTER, make_record("plain", 8, seed, 50))
+        write_record(results / BETTER, diverge(make_record("tract-0.1", 8, seed, 60), 3))
+    texts = write_when(read_evidence(results), BENCH)
+    assert f"**No result**\n\n- {BETTER}, 8 epochs: every run diverged." in texts["when-results"]
+    assert "- Runs with TrAct diverged on 1 recipe." in texts["when-summary"]
+    write_record(results / WORSE, diverge(make_record("tract-0.1", 4, 3, 60), 3))
+    texts = write_when(read_evidence(results), BENCH)
+    (line,) = (line for line in texts["when-results"].splitlines() if WORSE in line)
+    assert line.endswith("(3 seeds); diverged with seed 3.")
+    assert "- Runs with TrAct diverged on 2 recipes." in texts["when-summary"]
 
 
 def test_budgets_and_lambdas_are_tables(results):

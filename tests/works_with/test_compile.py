@@ -271,3 +271,38 @@ def test_products_of_the_solve_inside_a_graph_are_float64(options, count):
     (found,) = dtypes
     assert found or (count > 1 and not options)
     assert all(dtype == torch.float64 for dtype in found)
+
+
+class EagerStem(nn.Module):
+    """A network whose first layer stays outside of compiled code."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 5, 3).double(), nn.Linear(5, 3).double()
+        TrAct(self.stem, **options)
+
+    @torch.compiler.disable
+    def embed(self, x):
+        return self.stem(x).tanh()
+
+    def forward(self, x):
+        return self.head(self.embed(x).mean((2, 3)))
+
+
+@pytest.mark.parametrize(("options", "pooled"), [({"moment_decay": 0.9}, False), ({}, True)])
+def test_a_compiled_step_around_an_eager_first_layer_adds_up_rows(options, pooled):
+    """torch compiles the layer's backward there, and loses additions to scalars in place."""
+    model = EagerStem(**options)
+    eager = copy.deepcopy(model)
+
+    def take_step(network, x):
+        network(x).square().mean().backward()
+
+    compiled = torch.compile(lambda x: take_step(model, x), backend="aot_eager")
+    for _ in range(2):
+        x = images() + 1
+        for network, step in ((model, compiled), (eager, lambda x: take_step(eager, x))):
+            network.zero_grad()
+            with accumulate(network) if pooled else contextlib.nullcontext():
+                step(x)
+        assert_close(model.stem.weight.grad, eager.stem.weight.grad)

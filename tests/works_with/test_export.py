@@ -11,7 +11,7 @@ from torch import nn
 from torch.jit.frontend import NotSupportedError
 
 from cases import assert_close
-from trainact import apply_tract, remove_tract
+from trainact import UnsupportedLayerError, apply_tract, remove_tract
 
 
 def plain_network() -> nn.Sequential:
@@ -113,6 +113,23 @@ def test_jit_script_takes_a_layer_class_of_another_library_after_remove_tract(im
     assert torch.equal(torch.jit.script(model)(images), expected)
 
 
+def test_jit_trace_takes_a_layer_class_of_another_library(images):
+    model = nn.Sequential(PaddedConv2d(3, 4, 3))
+    expected = model(images)
+    apply_tract(model)
+    assert torch.equal(torch.jit.trace(model, images)(images), expected)
+
+
+def test_fx_takes_a_layer_class_of_another_library_after_remove_tract(images):
+    model = nn.Sequential(PaddedConv2d(3, 4, 3))
+    expected = model(images)
+    apply_tract(model)
+    with pytest.raises(UnsupportedLayerError, match=r"torch\.fx cannot trace TrActPaddedConv2d"):
+        torch.fx.symbolic_trace(model)
+    remove_tract(model)
+    assert torch.equal(torch.fx.symbolic_trace(model)(images), expected)
+
+
 def test_dynamic_quantisation_takes_the_layer_after_remove_tract():
     quantization = pytest.importorskip("torch.ao.quantization", reason="torch has none")
     if not hasattr(quantization, "quantize_dynamic"):
@@ -129,6 +146,30 @@ def test_dynamic_quantisation_takes_the_layer_after_remove_tract():
     assert list_kinds() == ["trainact", "torch"]  # it skips subclasses
     remove_tract(model)
     assert list_kinds() == ["torch", "torch"]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch deprecates it
+def test_quantisation_aware_training_works_between_prepare_and_convert():
+    quantization = pytest.importorskip("torch.ao.quantization", reason="torch has none")
+    if not hasattr(quantization, "prepare_qat") or not torch.backends.quantized.supported_engines:
+        pytest.skip("torch has no prepare_qat")
+    model = nn.Sequential(
+        quantization.QuantStub(), nn.Conv2d(3, 4, 3), nn.ReLU(), quantization.DeQuantStub()
+    )
+    model.qconfig = quantization.get_default_qat_qconfig()
+    quantization.prepare_qat(model, inplace=True)
+    apply_tract(model, layers="1")
+    x = torch.rand(4, 3, 8, 8)
+    model(x).square().mean().backward()
+    twin = copy.deepcopy(model)
+    remove_tract(twin)
+    twin.zero_grad()
+    twin(x).square().mean().backward()
+    assert not torch.allclose(model[1].weight.grad, twin[1].weight.grad)
+    remove_tract(model)
+    converted = quantization.convert(model.eval())
+    assert "quantized" in type(converted[1]).__module__
+    assert converted(x).shape == (4, 4, 6, 6)
 
 
 @pytest.mark.parametrize("networks", ["training", "evaluation", "centered"], indirect=True)

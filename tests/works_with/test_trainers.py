@@ -406,6 +406,63 @@ def test_a_step_of_hugging_faces_trainer_that_is_never_finished_leaves_no_block_
     assert torch.equal(run.model.stem.weight, before)
 
 
+class StopsTheEpochInsideAStep(transformers.TrainerCallback):
+    substeps = 0
+
+    def on_substep_end(self, args, state, control, **kwargs):
+        self.substeps += 1
+        control.should_epoch_stop = self.substeps == 1
+
+
+def test_an_epoch_of_hugging_faces_trainer_that_stops_inside_a_step_leaves_it_to_the_next(run):
+    run.steps, run.per_step, run.whole_batch = 4, 2, True  # two epochs
+    expected = copy.deepcopy(run.model)
+    make_hf_trainer(run, run.model, StopsTheEpochInsideAStep()).train()
+    optimizer = torch.optim.SGD(expected.parameters(), RATE, momentum=0.9)
+    batches = run.micro_batches
+    for window in ([batches[0], *batches[:2]], batches[2:]):
+        with accumulate(expected):
+            for images, labels in window:
+                (expected(images, labels)["loss"] / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for name, weight in run.model.state_dict().items():
+        assert_close(weight, expected.state_dict()[name])
+    assert not is_inside_accumulate(run.model)
+
+
+class DropsEveryOtherGradient(LightningNetwork):
+    def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure):
+        if batch_idx % 2:
+            optimizer.step(closure=optimizer_closure)
+        else:
+            optimizer_closure()
+
+
+class SkipsTheFirstEpoch(LightningNetwork):
+    def on_train_batch_start(self, batch, batch_idx):
+        return -1 if (self.current_epoch, batch_idx) == (0, 1) else None
+
+
+@pytest.mark.parametrize(
+    ("network", "per_step", "epochs"),
+    [(DropsEveryOtherGradient, 1, 1), (SkipsTheFirstEpoch, 2, 2)],
+)
+def test_gradients_that_lightning_drops_leave_no_rows(run, network, per_step, epochs):
+    run.per_step, run.whole_batch = per_step, True
+    expected, module = copy.deepcopy(run.model), network(run.model)
+    make_lightning_trainer(run, max_epochs=epochs).fit(module, run.loader())
+    optimizer = torch.optim.SGD(expected.parameters(), RATE, momentum=0.9)
+    batches = run.micro_batches
+    for window in [batches[1:2], batches[3:]] if per_step == 1 else [batches[:2], batches[2:]]:
+        optimizer.zero_grad()
+        with accumulate(expected):
+            backpropagate(expected, window)
+        optimizer.step()
+    for name, weight in run.model.state_dict().items():
+        assert_close(weight, expected.state_dict()[name])
+
+
 def test_the_last_step_of_an_epoch_may_have_fewer_micro_batches(run):
     run.steps, run.per_step, run.whole_batch = 4, 3, True
     module = LightningNetwork(run.model)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vmap
 
 from cases import assert_close
-from trainact import TrAct, apply_tract
+from trainact import TrAct, TrActValueError, apply_tract
 from trainact.reference import tract_gradient_of_layer
 
 OPTIONS = [{}, {"center": True, "relative": True}]
@@ -52,6 +52,21 @@ def test_a_functional_call_trains_the_parameters_it_is_given(options):
     given = {name: value.clone().requires_grad_() for name, value in parameters_of(model).items()}
     loss_of(model)(given, x).backward()
     assert_same({name: value.grad for name, value in given.items()}, expected)
+
+
+def test_nothing_leaves_a_transform_with_every():
+    model, x = network(every=2), images(6)
+    for _ in range(2):
+        grad(loss_of(model))(parameters_of(model), x + 1)
+        vmap(grad(loss_of(model)), (None, 0))(parameters_of(model), images(5, 2))
+    model(x).square().mean().backward()
+    assert_same({n: p.grad for n, p in model.named_parameters()}, backward_grads(model, x))
+
+
+def test_rows_is_refused():
+    model = network(rows=8)
+    with pytest.raises(TrActValueError, match="rows changes its seed in each backward"):
+        grad(loss_of(model))(parameters_of(model), images(6))
 
 
 @options_of_each

@@ -44,8 +44,12 @@ class TrActAccumulation(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Open the block before the first micro-batch of a step."""
-        self.abandon()
+        """Open the block before the first micro-batch of a step.
+
+        An epoch that stops inside a step leaves its gradients to the next one, and its block.
+        """
+        if self._block.is_open:
+            return
         self._block.open(kwargs["model"])
         self._saved = args, args.max_grad_norm
         args.max_grad_norm = 0.0

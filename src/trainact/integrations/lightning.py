@@ -48,6 +48,14 @@ class TrActAccumulation(Callback):
             _clear_gradients(pl_module)
         self._block.open(pl_module)
 
+    def on_before_zero_grad(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Any
+    ) -> None:
+        """Forget the rows of micro-batches whose gradients Lightning drops."""
+        for layer in list_tract_layers(pl_module).values():
+            if self._block.is_open and layer.memory.pool is not None:
+                layer.memory.pool.clear_()
+
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Any
     ) -> None:

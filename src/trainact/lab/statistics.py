@@ -1,11 +1,10 @@
-"""Statistics over few seeds: standard deviation, t interval, bootstrap and crossings of curves."""
+"""Statistics over few seeds: standard deviation, t interval and crossings of curves."""
 
+import functools
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
-import numpy
 import scipy.stats
 
 __all__ = [
@@ -15,10 +14,8 @@ __all__ = [
     "compute_t_interval",
     "find_crossing",
     "find_in_log",
-    "resample",
 ]
 
-T = TypeVar("T")
 Point = tuple[float, float]
 """Epochs and accuracy in percent."""
 TOLERANCE = 1e-9
@@ -46,8 +43,7 @@ def compute_t_interval(
     spread = compute_std(values)
     if spread is None:
         return None
-    t = float(scipy.stats.t.ppf(0.5 + confidence / 2, len(values) - 1))
-    half = t * spread / math.sqrt(len(values))
+    half = _compute_quantile(confidence, len(values) - 1) * spread / math.sqrt(len(values))
     mean = statistics.fmean(values)
     return mean - half, mean + half
 
@@ -86,28 +82,9 @@ def compute_median(values: Sequence[float | None]) -> float | None:
     return None if math.isinf(median) else median
 
 
-def resample(
-    count: int,
-    compute: Callable[[list[int]], T],
-    resamples: int = 2000,
-    seed: int = 0,
-    *,
-    key: Callable[[T], Any] | None = None,
-) -> tuple[T, T]:
-    """Return the 2.5 and 97.5 percentiles of ``compute`` over bootstrap resamples of indices.
-
-    The percentiles are members of the sample (nearest rank), so a result that is a bound stays one.
-
-    A resample draws ``count`` of the indices below ``count``, with replacement; ``key`` sorts the
-    results.
-    """
-    draws = numpy.random.default_rng(seed).integers(0, count, (resamples, count))
-    values: list[Any] = sorted(map(compute, draws.tolist()), key=key)
-    return values[_rank(0.025, resamples)], values[_rank(0.975, resamples)]
-
-
-def _rank(share: float, count: int) -> int:
-    return max(0, math.ceil(round(share * count, 9)) - 1)
+@functools.cache
+def _compute_quantile(confidence: float, degrees: int) -> float:
+    return float(scipy.stats.t.ppf(0.5 + confidence / 2, degrees))
 
 
 def _find_first(curve: Sequence[Point], target: float) -> tuple[float, float, float] | None:

@@ -113,6 +113,21 @@ def test_runs_that_are_not_a_pair_are_refused(changes, message):
         answer(records)
 
 
+def test_budgets_on_different_machines_may_round_initial_weights_differently():
+    changes = {"model__initial_weights": "other"}
+    pairs = [make_record(arm, budget, 0, 60) for arm in ("plain", "tract-0.1") for budget in (2, 4)]
+    rounded = [
+        make_record(record["arm"], 4, 0, 60, **changes) if record["budget"] == 4 else record
+        for record in pairs
+    ]
+    with pytest.raises(TrActValueError, match="initial weights"):
+        answer(rounded)
+    for record in rounded:
+        if record["budget"] == 4:
+            record["environment"] = record["environment"] | {"processor": "another"}
+    assert answer(rounded).speed_ups
+
+
 def test_arms_with_different_pre_training_may_start_from_other_weights():
     changes = {"model__initial_weights": "other", "recipe__model": {"pretraining": "tract"}}
     records = [make_record("plain", 3, 0, 60), make_record("tract", 3, 0, 61, **changes)]

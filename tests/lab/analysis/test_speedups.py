@@ -1,5 +1,8 @@
 """Speed-ups against numbers computed by hand."""
 
+import math
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +12,7 @@ from trainact.lab.analysis.answers import answer
 from trainact.lab.analysis.runs import read_runs
 from trainact.lab.analysis.speedups import Reach, find_other_speed_ups, find_speed_ups
 from trainact.lab.report.wording import describe_speed_up, format_speed_up
+from trainact.lab.statistics import compute_t_interval
 
 
 def find_only_speed_up(plain, arm, budget):
@@ -55,8 +59,8 @@ def test_what_the_largest_budget_does_not_reach_is_an_upper_bound():
     )
 
 
-def test_the_bootstrap_keeps_bounds_as_bounds():
-    """A quarter of the draws is seed 0 alone (reached at once), a quarter seed 1 alone (never)."""
+def test_an_interval_may_end_in_bounds():
+    """Seed 0 reaches the accuracy at once, seed 1 never."""
     found = find_only_speed_up({10: [50, 50], 20: [70, 70]}, {10: [80, 40], 20: [80, 60]}, 20)
     assert found.reach == Reach("equal", 1.0)
     assert (found.low, found.high) == (Reach("below", 1.0), Reach("at least", 2.0))
@@ -67,6 +71,44 @@ def test_seeds_that_agree_leave_no_spread():
     found = find_only_speed_up({10: [60, 50], 20: [70, 60]}, {10: [65, 55], 20: [75, 65]}, 20)
     assert found.low.factor == pytest.approx(found.reach.factor)
     assert found.high.factor == pytest.approx(found.reach.factor)
+
+
+def test_the_ends_of_an_interval_are_where_a_t_test_begins_to_see_a_difference():
+    plain, arm = {10: [60, 59, 60], 40: [70, 71, 70]}, {10: [65, 64, 65], 40: [75, 76.5, 75]}
+    found = find_only_speed_up(plain, arm, 40)
+    for end, side in ((found.low, 0), (found.high, 1)):
+        share = math.log(40 / end.factor / 10) / math.log(4)
+        gaps = [
+            (1 - share) * a + share * b - c
+            for a, b, c in zip(arm[10], arm[40], plain[40], strict=True)
+        ]
+        assert end.kind == "equal"
+        assert compute_t_interval(gaps)[side] == pytest.approx(0, abs=1e-2)
+    assert found.low.factor < found.reach.factor < found.high.factor
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_intervals_hold_the_true_speed_up_95_times_of_100(seeds):
+    draw = random.Random(seeds).gauss
+    held = 0
+    for _ in range(600):
+        plain = [70 + draw(0, 0.3) for _ in range(seeds)]
+        arm = {2: [69 + draw(0, 0.3) for _ in plain], 8: [71 + draw(0, 0.3) for _ in plain]}
+        found = find_only_speed_up({8: plain}, arm, 8)
+        low = 0 if found.low.kind == "below" else found.low.factor
+        high = math.inf if found.high.kind == "at least" else found.high.factor
+        held += low <= 2 <= high
+    assert 0.92 < held / 600 < 0.98
+
+
+def test_an_interval_is_above_one_just_if_the_arm_is_better_at_that_budget():
+    for better in (0.2, 1.0, 3.0):
+        ends = [70.4 + better, 69.1 + better, 70.2 + better]
+        records = make_curves({4: [62, 61, 63], 8: [70, 70, 70]}, {4: [60, 61, 62], 8: ends})
+        answers = answer(records)
+        (difference,) = (d for d in answers.differences if d.budget == 8)
+        low = answers.speed_ups[-1].low
+        assert (low.kind != "below" and low.factor > 1) == (difference.verdict == "better")
 
 
 def test_only_seeds_that_have_every_run_count():
@@ -128,7 +170,7 @@ def test_a_constant_added_to_both_arms_changes_no_speed_up(heights, shift):
     def find(extra):
         rows = [[value + extra for value in row] for row in zip(*heights, strict=True)]
         records = make_curves({2: rows[0], 4: rows[1]}, {2: rows[2], 4: rows[3]})
-        return find_speed_ups(read_runs(records), resamples=40)[0][0]
+        return find_speed_ups(read_runs(records))[0][0]
 
     before, after = find(0), find(shift)
     assert after.reach.kind == before.reach.kind

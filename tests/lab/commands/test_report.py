@@ -125,6 +125,23 @@ def test_the_overview_compares_the_same_seeds(tmp_path):
     assert row[2:6] == ("4", "2", "51.00 ± 1.41", "54.00 ± 1.41")
 
 
+def test_the_overview_shows_diverged_runs_and_no_single_seed_of_a_larger_budget(tmp_path):
+    def read_row():
+        (row,) = make_overview_grid(list_overview(read_report([tmp_path]).pages)).rows
+        return row[2:7]
+
+    for seed, accuracy in enumerate((50, 52)):
+        write_record(tmp_path / OWN, make_record("plain", 4, seed, accuracy))
+        write_record(tmp_path / OWN, make_record("tract-0.1", 4, seed, accuracy + 3))
+    for arm in ARMS:
+        write_record(tmp_path / OWN, make_record(arm, 8, 0, 60))
+    assert read_row()[:2] == ("4", "2")
+    write_record(tmp_path / OWN, diverge(make_record("tract-0.1", 8, 1, 60), 3))
+    assert read_row() == ("8", "1", "60.00", "60.00, 1 diverged", "0.00 [one seed]")
+    write_record(tmp_path / OWN, diverge(make_record("tract-0.1", 8, 0, 60), 3))
+    assert read_row() == ("8", "0", "-", "diverged", "-")
+
+
 def test_damaged_records_are_skipped_and_named(results, tmp_path, capsys):
     damaged = write_record(tmp_path / OWN, make_record("plain", 4, 0, 60)) / "record.json"
     damaged.write_text(damaged.read_text().replace('"budget": 4', '"budget": 5'))

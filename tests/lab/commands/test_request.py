@@ -207,6 +207,20 @@ def test_a_comparison_has_one_recipe_and_ray_options_need_ray(capsys):
     assert "--ray-address applies to --on ray only" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("setting", "is_pretrained"),
+    [
+        ("timm:resnet18 model.weights=a.safetensors", True),
+        ("timm:resnet18 model.arguments.pretrained=true", True),
+        ("torchvision:resnet18 model.arguments.weights=DEFAULT", True),
+        ("timm:resnet18 model.arguments.pretrained=false", False),
+    ],
+)
+def test_pretrained_weights_are_compared_without_a_start_by_default(setting, is_pretrained):
+    arms = [arm.name for arm in compare("photos", "--model", *setting.split()).arms]
+    assert arms == ["plain", "tract-0.1", "eigen+tract-0.1"][: 2 if is_pretrained else 3]
+
+
 def test_pretrained_weights_can_be_given_to_a_comparison():
     experiment = compare("transfer-cars", "--epochs", "2", "model.weights=a.safetensors")
     assert {run.model.weights for run in experiment.plan()} == {"a.safetensors"}

@@ -205,8 +205,8 @@ def test_a_page_lists_the_values_tried_in_each_arm(tmp_path):
     ]  # fmt: skip
     (commands,) = [c.command for c in page.chapters if c.id == ChapterId.REPRODUCE]
     assert commands.splitlines() == [
-        "trainact tune cifar10-cpu-vit-adam",
-        "trainact tune cifar10-cpu-vit-adam --arms foof",
+        "trainact tune cifar10-cpu-vit-adam --epochs 12",
+        "trainact tune cifar10-cpu-vit-adam --epochs 12 --arms foof",
         "trainact run cifar10-cpu-vit-adam",
         "trainact run cifar10-cpu-vit-adam --epochs 12 --seeds 0,1 --arms eigen,foof+lr-0.3",
     ]

@@ -119,6 +119,10 @@ RESULTS = Path(__file__).parents[3] / "results"
             "model.start='eigen' would replace the first layer's pretrained weights",
         ),
         (
+            {"model": {"start": "eigen", "arguments": {"pretrained": True}}},
+            "model.start='eigen' would replace the first layer's pretrained weights",
+        ),
+        (
             {"optimizer": {"lookahead_steps": 5, "lookahead_decay": 1.5}},
             "optimizer.lookahead_decay is at most 1; got 1.5",
         ),

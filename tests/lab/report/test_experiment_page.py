@@ -3,7 +3,7 @@
 import pytest
 
 from comparison_records import make_record
-from result_folders import find_chapter, make_faithful, write_record
+from result_folders import find_chapter, make_faithful, write_record, write_tuning
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 pytest.importorskip("rich", reason="terminal tables need rich")
@@ -51,6 +51,16 @@ def test_the_page_says_what_is_left_and_lists_runs_beyond_the_recipes(tmp_path):
     assert page.description[-1] == "2 of the recipe's 12 runs are done."
     command = find_chapter(page, ChapterId.REPRODUCE).command
     assert command.endswith("--epochs 24 --seeds 3,4 --arms plain,tract-0.1")
+
+
+def test_the_tuning_command_names_the_budgets_that_were_tuned(tmp_path):
+    name = "cifar10-speed"
+    for arm in ARMS:
+        write_record(tmp_path / name, make_faithful(name, make_record(arm, 5, 0, 40)))
+    write_tuning(tmp_path / name)
+    (page,) = read_report([tmp_path]).pages
+    command = find_chapter(page, ChapterId.REPRODUCE).command
+    assert command.splitlines()[0] == f"trainact tune {name} --epochs 2,4"
 
 
 def test_networks_in_separate_folders_belong_to_one_recipe(tmp_path):

@@ -118,6 +118,18 @@ class Answers:
         """Return the budgets, smallest first."""
         return sorted({run.budget for run in self.runs})
 
+    def find_budget(self, arm: Arm) -> int:
+        """Return the largest budget with two or more runs of an arm, else its largest.
+
+        Diverged runs count: a result at a smaller budget must not hide them.
+        """
+        budgets = [run.budget for run in self.runs if run.arm == arm]
+        return max([b for b in budgets if budgets.count(b) > 1] or budgets)
+
+    def find_summary(self, arm: Arm, budget: int) -> Summary | None:
+        """Return the accuracy of an arm at a budget; None if it was not run there."""
+        return next((s for s in self.summaries if (s.arm, s.budget) == (arm, budget)), None)
+
 
 def answer(
     records: Sequence[Record], jobs: int = 1, *, against: Mapping[str, str] | None = None

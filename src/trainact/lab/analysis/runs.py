@@ -130,12 +130,16 @@ def check_pair(one: FinishedRun, other: FinishedRun) -> None:
 
     Raises:
         TrActValueError: they differ in data, in initial weights although network and pre-training
-            are the same, or in the order of batches although the budget is the same.
+            are the same, or in the order of batches although the budget is the same. Runs of
+            different budgets on different machines may differ in initial weights: processors round
+            the same random numbers differently.
     """
     same_start = (one.pretraining, one.arguments) == (other.pretraining, other.arguments)
+    may_round = one.budget != other.budget and one.machine != other.machine
     shared = {
         "initial weights (model.initial_weights)": one.initial_weights == other.initial_weights
-        or not same_start,
+        or not same_start
+        or may_round,
         "data (data.fingerprint)": one.fingerprint == other.fingerprint,
         "order of batches (order)": one.budget != other.budget or one.order == other.order,
     }

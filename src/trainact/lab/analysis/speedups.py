@@ -5,22 +5,29 @@ is a curve, linear in the logarithm of the epochs. If it first reaches plain's m
 epochs after e epochs, the speed-up is E / e. There is no extrapolation: if the smallest budget
 already reaches it, the speed-up is a lower bound; if the largest does not, an upper bound. An arm
 can be compared with another one than plain in the same way.
+
+The interval of a speed-up follows from paired t intervals (Fieller, 1954): it holds every E / e at
+which the 95 % interval of the difference between the arm's interpolated accuracy at e and plain's
+accuracy at E contains 0. At e = E that is the interval of the difference in accuracy.
 """
 
+import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from trainact.lab.analysis.runs import FinishedRun, check_pair
 from trainact.lab.recipes.arms import PLAIN, Arm
-from trainact.lab.statistics import Point, find_in_log, resample
+from trainact.lab.statistics import Point, compute_t_interval, find_in_log
 from trainact.lab.text import count_epochs
 
 __all__ = ["Reach", "SpeedUp", "compute_speed_up", "find_other_speed_ups", "find_speed_ups"]
 
 Runs = Mapping[int, Mapping[int, FinishedRun]]
 """The complete runs of an arm, by budget and seed."""
+STEPS = 200
+"""Points between two budgets at which an interval is computed."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class SpeedUp:
     seeds: tuple[int, ...]  # that ``against`` has at E and the arm at all its budgets
     reach: Reach
     epochs: float | None  # e; None if the target is not reached
-    low: Reach | None  # 95 % interval by bootstrap over seeds; None for one seed
+    low: Reach | None  # 95 % interval over seeds; None for one seed
     high: Reach | None
 
 
@@ -64,7 +71,7 @@ def compute_speed_up(curve: Sequence[Point], budget: int, target: float) -> Reac
 
 
 def find_speed_ups(
-    runs: Sequence[FinishedRun], resamples: int = 2000
+    runs: Sequence[FinishedRun],
 ) -> tuple[tuple[SpeedUp, ...], tuple[str, ...]]:
     """Return the speed-up of each arm at each larger budget of plain, and why any is missing.
 
@@ -85,7 +92,7 @@ def find_speed_ups(
                 f"than the arm's smallest; {budgets}"
             )
         for budget in larger:
-            result = _measure(arm, by_budget, PLAIN, plain, budget, resamples)
+            result = _measure(arm, by_budget, PLAIN, plain, budget)
             if result is not None:
                 found.append(result)
             else:
@@ -97,7 +104,7 @@ def find_speed_ups(
 
 
 def find_other_speed_ups(
-    runs: Sequence[FinishedRun], against: Mapping[str, str], resamples: int = 2000
+    runs: Sequence[FinishedRun], against: Mapping[str, str]
 ) -> tuple[SpeedUp, ...]:
     """Return the speed-ups over arms other than plain that the runs allow.
 
@@ -109,7 +116,7 @@ def find_other_speed_ups(
     arms = _group(runs)
     names = {arm.name: arm for arm in arms}
     results = [
-        _measure(arm, by_budget, other, arms[other], budget, resamples)
+        _measure(arm, by_budget, other, arms[other], budget)
         for arm, by_budget in arms.items()
         if (other := names.get(against.get(arm.name, ""))) is not None
         for budget in _list_larger(by_budget, arms[other])
@@ -130,9 +137,7 @@ def _list_larger(runs: Runs, others: Runs) -> list[int]:
     return [budget for budget in sorted(others) if budget > min(runs) and len(runs) > 1]
 
 
-def _measure(
-    arm: Arm, by_budget: Runs, against: Arm, others: Runs, budget: int, resamples: int
-) -> SpeedUp | None:
+def _measure(arm: Arm, by_budget: Runs, against: Arm, others: Runs, budget: int) -> SpeedUp | None:
     """Return the speed-up; None if no seed has all the runs that it needs."""
     seeds = sorted(set(others[budget]).intersection(*by_budget.values()))
     if not seeds:
@@ -143,15 +148,11 @@ def _measure(
             check_pair(others[budget][seed], by_budget[epochs][seed])
     targets = [others[budget][seed].accuracies[-1] for seed in seeds]
     curves = {e: [by_budget[e][seed].accuracies[-1] for seed in seeds] for e in budgets}
-
-    def compute(chosen: Sequence[int]) -> Reach:
-        curve = [(e, statistics.fmean(row[i] for i in chosen)) for e, row in curves.items()]
-        return compute_speed_up(curve, budget, statistics.fmean(targets[i] for i in chosen))
-
-    reach = compute(range(len(seeds)))
+    gaps = {e: [a - b for a, b in zip(row, targets, strict=True)] for e, row in curves.items()}
+    reach = compute_speed_up([(e, statistics.fmean(row)) for e, row in gaps.items()], budget, 0.0)
     low = high = None
     if len(seeds) > 1:
-        low, high = resample(len(seeds), compute, resamples, key=_rank)
+        low, high = _compute_interval(gaps, budget)
     return SpeedUp(
         arm=arm,
         against=against,
@@ -166,9 +167,25 @@ def _measure(
     )
 
 
-def _rank(reach: Reach) -> tuple[int, float]:
-    """Return the order of speed-ups: upper bounds first, lower bounds last."""
-    return ("below", "equal", "at least").index(reach.kind), reach.factor
+def _compute_interval(gaps: Mapping[int, Sequence[float]], budget: int) -> tuple[Reach, Reach]:
+    """Return the 95 % interval; ``gaps`` are, by epochs, the seeds' differences to the target."""
+    lows, highs = [], []
+    for epochs, values in _interpolate(gaps):
+        interval = compute_t_interval(values)
+        assert interval is not None
+        lows.append((epochs, interval[0]))
+        highs.append((epochs, interval[1]))
+    return compute_speed_up(lows, budget, 0.0), compute_speed_up(highs, budget, 0.0)
+
+
+def _interpolate(rows: Mapping[int, Sequence[float]]) -> Iterator[tuple[float, list[float]]]:
+    """Yield the rows and STEPS - 1 others between two of them, linear in the log of the epochs."""
+    for (start, first), (end, last) in itertools.pairwise(rows.items()):
+        for step in range(STEPS):
+            share = step / STEPS
+            values = [(1 - share) * a + share * b for a, b in zip(first, last, strict=True)]
+            yield start * (end / start) ** share, values
+    yield end, list(last)
 
 
 def _list(budgets: Mapping[int, object]) -> str:

@@ -65,9 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                          "help": "budgets, each with its full schedule (default: %(default)s)"},
             "--seeds": {"default": "0-2",
                         "help": "seeds, such as 0-4 or 0,1,2 (default: %(default)s)"},
-            "--arms": {"help": "arms such as plain, tract, lr=3, eigen+tract, eigen+frozen; see "
-                       f"docs/lab.md (default: {ARMS}; with --script or model.weights=FILE: "
-                       f"{ARMS_WITHOUT_START})"},
+            "--arms": {"help": "arms such as plain, tract, lr-3, eigen+tract, eigen+frozen; see "
+                       f"docs/lab.md (default: {ARMS}; with --script or pretrained "
+                       f"weights: {ARMS_WITHOUT_START})"},
             "--lam": {"default": f"{DEFAULT_LAM:g}"},
             "--out": {"default": Path("trainact-compare")},
         },
@@ -100,8 +100,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def choose_default_arms(arguments: argparse.Namespace) -> str:
     """Return the arms if ``--arms`` is not given."""
-    is_trained = "model.weights" in parse_settings(arguments.settings)
-    return ARMS_WITHOUT_START if arguments.script or is_trained else ARMS
+    if arguments.script:
+        return ARMS_WITHOUT_START
+    changed = argparse.Namespace(**{**vars(arguments), "arms": ARMS})
+    experiments = read_experiments(changed, _read_fields(arguments))
+    is_pretrained = any(experiment.recipe.model.is_pretrained for experiment in experiments)
+    return ARMS_WITHOUT_START if is_pretrained else ARMS
 
 
 def _plan(arguments: argparse.Namespace) -> list[Recipe]:

@@ -80,7 +80,7 @@ def check_recipe(recipe: "Recipe", tables: Mapping[str, Mapping[str, Any]]) -> N
     )
     model = recipe.model
     _require(
-        model.start == "default" or not (model.weights or model.pretraining),
+        model.start == "default" or not model.is_pretrained,
         f"model.start={model.start!r} would replace the first layer's pretrained weights; use arms "
         "without a start, such as plain,tract.",
     )

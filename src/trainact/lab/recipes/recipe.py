@@ -140,6 +140,12 @@ class ModelFields:
     start_signs: bool = True  # both signs of each eigenvector
     start_images: int = 5000  # training images that a start is computed from
 
+    @property
+    def is_pretrained(self) -> bool:
+        """Return whether the initial weights come from a file, or from timm or torchvision."""
+        argument = "weights" if self.name.startswith("torchvision:") else "pretrained"
+        return bool(self.weights or self.pretraining or self.arguments.get(argument))
+
 
 @dataclass(frozen=True)
 class TractFields:

@@ -170,10 +170,18 @@ def _make_command(study: Study, experiment: Experiment | None) -> str:
         return "trainact run RUN/recipe.toml    # RUN: the folder of any of the runs"
     smoke = " --smoke" if study.kind == "smoke" else ""
     tune = f"trainact {format_command(experiment, 'tune')}"
-    commands = [] if study.tuning is None else [tune]
-    commands += [f"{tune} --arms {tuning['arm']}" for tuning in study.arm_tunings]
+    tunings = [*([] if study.tuning is None else [study.tuning]), *study.arm_tunings]
+    commands = [tune + _list_tuning_options(tuning, experiment) for tuning in tunings]
     run = f"trainact {format_command(experiment)}{smoke}"
     return "\n".join([*commands, run, *_list_further_runs(run, study, experiment)])
+
+
+def _list_tuning_options(tuning: Mapping[str, Any], experiment: Experiment) -> str:
+    """Return the options for the budgets and the arm that were tuned, if not the recipe's own."""
+    budgets = sorted(map(int, tuning["chosen"]))
+    epochs = f" --epochs {','.join(map(str, budgets))}"
+    arm = f" --arms {tuning['arm']}" if "arm" in tuning else ""
+    return ("" if budgets == sorted(experiment.budgets) else epochs) + arm
 
 
 def _list_further_runs(run: str, study: Study, experiment: Experiment) -> list[str]:

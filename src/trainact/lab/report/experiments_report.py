@@ -26,7 +26,7 @@ from trainact.lab.report.wording import (
     SMOKE_WARNING,
     format_accuracy,
     format_difference,
-    format_reach,
+    format_speed_up,
 )
 from trainact.lab.text import count
 
@@ -72,16 +72,17 @@ class Report:
 
 
 class OverviewRow(NamedTuple):
-    """An arm of an experiment at the largest budget that it shares with plain.
+    """An arm of an experiment at the largest budget with several runs, else at its largest.
 
-    Both summaries are of the seeds that the difference compares. All but the experiment are None
-    if the experiment has no statistics.
+    ``plain`` and ``compared`` are of the seeds that the difference compares; without a difference
+    they are None, and so is ``arm``, all runs of the arm, if the experiment has no statistics.
     """
 
     experiment: str
+    arm: Summary | None = None
     difference: Difference | None = None
     plain: Summary | None = None
-    arm: Summary | None = None
+    compared: Summary | None = None
     speed_up: SpeedUp | None = None
 
 
@@ -96,7 +97,7 @@ def read_report(results: Sequence[Path]) -> Report:
 
 
 def list_overview(pages: Sequence[ExperimentPage]) -> list[OverviewRow]:
-    """Return each arm at the largest budget at which it has a difference to plain."""
+    """Return a row for each arm but plain of each experiment."""
     rows = []
     for page in pages:
         name = page.study.key
@@ -104,10 +105,19 @@ def list_overview(pages: Sequence[ExperimentPage]) -> list[OverviewRow]:
             rows.append(OverviewRow(name))
             continue
         speed_ups = {(f.arm, f.budget): f for f in page.answers.speed_ups}
-        differences = sorted(page.answers.differences, key=lambda d: d.budget)
-        for arm, found in {d.arm: d for d in differences}.items():
+        differences = {(d.arm, d.budget): d for d in page.answers.differences}
+        for arm in page.answers.arms:
+            if arm == PLAIN:
+                continue
+            budget = page.answers.find_budget(arm)
+            summary = page.answers.find_summary(arm, budget)
+            found = differences.get((arm, budget))
+            if found is None:
+                rows.append(OverviewRow(name, summary))
+                continue
             plain, one = (_summarise_pairs(page.answers, found, a) for a in (PLAIN, arm))
-            rows.append(OverviewRow(name, found, plain, one, speed_ups.get((arm, found.budget))))
+            speed_up = speed_ups.get((arm, budget))
+            rows.append(OverviewRow(name, summary, found, plain, one, speed_up))
     return rows
 
 
@@ -121,19 +131,20 @@ def make_overview_grid(rows: Sequence[OverviewRow]) -> Grid:
     """Return the table of these rows."""
     cells = []
     for row in rows:
-        if row.difference is None or row.plain is None or row.arm is None:
+        if row.arm is None:
             cells.append((row.experiment, "-", "-", "-", "-", "-", "no result yet", "-"))
             continue
+        shown = row.compared or row.arm
         cells.append(
             (
                 row.experiment,
-                row.difference.arm.title,
-                str(row.difference.budget),
-                str(row.difference.n),
-                format_accuracy(row.plain),
-                format_accuracy(row.arm),
+                row.arm.arm.title,
+                str(row.arm.budget),
+                str(shown.n),
+                "-" if row.plain is None else format_accuracy(row.plain),
+                format_accuracy(shown, row.arm.diverged),
                 format_difference(row.difference),
-                "-" if row.speed_up is None else format_reach(row.speed_up.reach),
+                "-" if row.speed_up is None else format_speed_up(row.speed_up),
             )
         )
     head = ("experiment", "arm", "epochs", "n", "plain, %", "arm, %", "difference", "speed-up")

@@ -34,10 +34,9 @@ SPEED_UP_NOTE = (
     "Each point is the end of a run with its own full learning-rate schedule. The arm's mean "
     "accuracy as a function of the budget is interpolated linearly in log epochs. It first reaches "
     "plain's mean accuracy at E epochs after e epochs; the speed-up is E / e. Both means are over "
-    "the seeds that completed all these runs. Brackets are 95 % percentile intervals of 2,000 "
-    "bootstrap resamples of the seeds; with fewer than about ten seeds they are too narrow, and "
-    "with two or three they are little more than the range of the seeds. There is no "
-    "extrapolation: ≥ means that the smallest budget already reaches the accuracy, < that the "
+    "the seeds that completed all these runs. Brackets are 95 % intervals over seeds: they hold "
+    "each E / e at which a paired t test finds no difference between the two accuracies. There is "
+    "no extrapolation: ≥ means that the smallest budget already reaches the accuracy, < that the "
     "largest does not. The speed-up counts epochs, not seconds."
 )
 CROSSING_NOTE = (
@@ -57,12 +56,13 @@ def format_number(value: float, digits: int = 2, sign: bool = False) -> str:
     return text.lstrip("+-") if float(text) == 0 else text
 
 
-def format_accuracy(summary: Summary) -> str:
-    """Return ``mean ± std``, or ``diverged``."""
+def format_accuracy(summary: Summary, diverged: Sequence[int] = ()) -> str:
+    """Return ``mean ± std`` and how many of the seeds ``diverged``, or ``diverged`` if all did."""
     if summary.mean is None:
         return "diverged"
     deviation = "" if summary.std is None else f" ± {format_number(summary.std)}"
-    return format_number(summary.mean) + deviation
+    others = f", {len(diverged)} diverged" if diverged else ""
+    return format_number(summary.mean) + deviation + others
 
 
 def format_difference(difference: Difference | None) -> str:
