@@ -1,8 +1,9 @@
 """The ranks of a distributed run, as torchrun sets them in the environment."""
 
 import os
+import sys
 
-__all__ = ["count_ranks", "is_first_rank"]
+__all__ = ["count_ranks", "is_first_rank", "leave_ranks"]
 
 
 def count_ranks() -> int:
@@ -13,3 +14,13 @@ def count_ranks() -> int:
 def is_first_rank() -> bool:
     """Return whether this process prints and writes files: the only one, or rank 0."""
     return count_ranks() == 1 or os.environ.get("RANK", "0") == "0"
+
+
+def leave_ranks() -> None:
+    """Leave the group of ranks, if there is one; call this last in a process.
+
+    A process that ends inside the group is sometimes aborted by the group's threads.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import trainact
 from trainact.errors import TrActError, TrActValueError
-from trainact.lab.ranks import is_first_rank
+from trainact.lab.ranks import is_first_rank, leave_ranks
 
 __all__ = ["main", "start"]
 
@@ -77,19 +77,12 @@ def start() -> NoReturn:
     """Run one command as a program; Ctrl-C ends it by SIGINT, so that a shell's loop ends too."""
     code = main()
     if code == 0:
-        _leave_ranks()
+        leave_ranks()
     if code == 128 + signal.SIGINT:
         sys.stdout.flush()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     raise SystemExit(code)
-
-
-def _leave_ranks() -> None:
-    """Leave the group of ranks: its threads would sometimes abort a process that ends with them."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        distributed.destroy_process_group()
 
 
 def _parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
