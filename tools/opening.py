@@ -1,9 +1,8 @@
 """README's first picture and its numbers: final accuracy by epochs, plain and with TrAct."""
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -28,7 +27,6 @@ __all__ = [
     *("draw_opening", "list_stale_opening", "read_step", "write_opening"),
 ]
 
-T = TypeVar("T")
 FILE = "opening.png"
 SHOWN = {
     "cifar10-speed": "fast network",
@@ -50,10 +48,8 @@ WORDS = {
     ARM: "TrAct from a whitened start",
 }
 """The arms of the picture beside plain training, and what they are called."""
-HEAD = (
-    *("network", "first layer", "epochs", "n", "accuracy, %", "to plain", "to the frozen start"),
-    *("speed-up over plain", "over the frozen start"),
-)
+ABSENT = "-"
+"""A cell without a number."""
 
 
 def read_step(results: Path) -> Row | None:
@@ -68,11 +64,11 @@ def write_opening(evidence: Evidence, step: Row | None) -> dict[str, str]:
     ``step`` is the cost of TrAct for the network of the first recipe.
     """
     pages = _select(evidence)
-    sentences = _describe(pages, step) if pages else ""
+    text = _describe(pages, step) if pages else ""
     places = {"opening": ON_GITHUB, "opening-here": "pictures"}
     title = "Final test accuracy of runs with few and with many epochs, plain and with TrAct"
     return {
-        name: f"![{title}]({folder}/{FILE})\n\n{sentences}" if pages else NO_RECORD
+        name: f"![{title}]({folder}/{FILE})\n\n{text}" if pages else NO_RECORD
         for name, folder in places.items()
     }
 
@@ -157,59 +153,77 @@ def _list_final(page: ExperimentPage, name: str, budget: int) -> list[float]:
 
 
 def _describe(pages: Mapping[str, ExperimentPage], step: Row | None) -> str:
-    """Return data, a table of the results, missing controls and the cost of a step."""
+    """Return the picture's caption, a table of the results, missing arms and the cost of a step."""
     data = join_distinct(
         [describe_data(record["data"]) for page in pages.values() for record in page.study.records]
     )
-    rows = [row for name, page in pages.items() for row in _list_rows(name, page)]
-    blocks = [
+    caption = (
         f"Final test accuracy on {data}, with networks and budgets for two cores of a CPU. Dots "
         "are means over seeds, bars their range; each dot has runs of its own, with a whole "
-        "learning-rate schedule. The table has the largest budget: differences in percentage "
-        "points, and speed-ups, the epochs of the other arm divided by the epochs that this one "
-        "needs for the same accuracy (< means that it does not reach it). Brackets are 95 % "
-        "intervals over n seeds; they do not cover the choice of test images. All arms of "
-        "a network have the same learning rate; docs/evidence.md says how it was chosen.",
-        render_markdown(Grid("", HEAD, tuple(rows), text_columns=2)),
-    ]
+        "learning-rate schedule. The table has the largest number of epochs:"
+    )
     notes = [
-        f"Not run yet with these epochs on the {SHOWN[name]}: {'; '.join(absent)}."
-        for name, page in pages.items()
-        if (absent := _list_absent(page))
+        "Differences are in percentage points. A speed-up is the number of epochs of the other "
+        "arm, divided by the number that this one needs for the same accuracy; < means that it "
+        "does not reach it. Brackets are 95 % intervals over seeds; they do not cover the choice "
+        "of test images. All arms of a network have the same learning rate; docs/evidence.md says "
+        "how it was chosen.",
+        *([] if step is None else [_describe_step(step)]),
+        *(
+            f"Not run yet with these epochs on the {SHOWN[name]}: {'; '.join(absent)}."
+            for name, page in pages.items()
+            if (absent := _list_absent(page))
+        ),
     ]
-    notes += [] if step is None else [_describe_step(step)]
-    return "\n\n".join([*blocks, " ".join(notes)]).rstrip()
+    return "\n\n".join([caption, _render_table(pages), " ".join(notes)])
 
 
-def _list_rows(name: str, page: ExperimentPage) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each arm: its accuracy, differences and speed-ups at the largest budget."""
+def _render_table(pages: Mapping[str, ExperimentPage]) -> str:
+    """Return a column for each network, without the rows that none of them has."""
+    columns = [_list_cells(page) for page in pages.values()]
+    rows = tuple(
+        (title, *(column[title] for column in columns))
+        for title in columns[0]
+        if any(column[title] != ABSENT for column in columns)
+    )
+    return render_markdown(Grid("", ("", *(SHOWN[name] for name in pages)), rows))
+
+
+def _list_cells(page: ExperimentPage) -> dict[str, str]:
+    """Return a network's column: accuracies, and differences and speed-ups, the rival's first."""
     budget = max(_find_budgets(page))
     answers = answer(page.study.records, against=dict.fromkeys(set(WORDS) - {RIVAL}, RIVAL))
-    for arm in answers.arms:
-        summary = answers.find_summary(arm, budget)
-        if arm.name not in (BASELINE, *WORDS) or summary is None:
-            continue
-        found = [
-            next((d for d in differences if (d.arm, d.budget) == (arm, budget)), None)
-            for differences in (answers.differences, answers.others)
-        ]
-        speed_ups = [
-            next((f for f in group if (f.arm, f.budget) == (arm, budget)), None)
-            for group in (answers.speed_ups, answers.other_speed_ups)
-        ]
-        yield (
-            *(SHOWN[name], WORDS.get(arm.name, BASELINE), str(budget), str(summary.n)),
-            format_accuracy(summary, summary.diverged),
-            *(_format(d, d.n if d else 0, summary.n, format_difference) for d in found),
-            *(_format(f, len(f.seeds) if f else 0, summary.n, format_speed_up) for f in speed_ups),
+    summaries = {s.arm.name: s for s in answers.summaries if s.budget == budget}
+    seeds = summaries[ARM].n
+
+    def name_seeds(text: str, n: int) -> str:
+        return text if n == seeds else f"{text} (n = {n})"
+
+    cells = {"epochs": str(budget), "seeds": str(seeds)}
+    for name, word in {BASELINE: "plain", **WORDS}.items():
+        summary = summaries.get(name)
+        cells[f"{word}, %"] = (
+            name_seeds(format_accuracy(summary, summary.diverged), summary.n) if summary else ABSENT
         )
-
-
-def _format(found: T | None, n: int, expected: int, write: Callable[[T], str]) -> str:
-    """Return a difference or a speed-up, with its number of seeds if the row has another."""
-    if found is None:
-        return "-"
-    return write(found) if n == expected else f"{write(found)} (n = {n})"
+    groups = {
+        "the frozen start": (answers.others, answers.other_speed_ups),
+        "plain": (answers.differences, answers.speed_ups),
+    }
+    for other, (differences, _) in groups.items():
+        points = {d.arm.name: d for d in differences if d.budget == budget}
+        for name, word in WORDS.items():
+            found = points.get(name)
+            cells[f"{word} minus {other}"] = (
+                name_seeds(format_difference(found), found.n) if found else ABSENT
+            )
+    for other, (_, speed_ups) in groups.items():
+        factors = {f.arm.name: f for f in speed_ups if f.budget == budget}
+        for name, word in WORDS.items():
+            factor = factors.get(name)
+            cells[f"{word}, speed-up over {other}"] = (
+                name_seeds(format_speed_up(factor), len(factor.seeds)) if factor else ABSENT
+            )
+    return cells
 
 
 def _list_absent(page: ExperimentPage) -> list[str]:
