@@ -1,6 +1,7 @@
 """Times in turns, spreads and peak memory."""
 
 import itertools
+from collections import Counter
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from trainact.lab.cost.timing import (
     compare_times,
     compare_with_control,
     divide,
+    list_orders,
     measure_peak_memory,
     summarise,
     time_call,
@@ -24,14 +26,36 @@ def list_turns(calls):
     return [name for i, name in enumerate(calls) if i == 0 or calls[i - 1] != name]
 
 
-def test_work_takes_turns_in_random_orders():
-    """Each function of three follows each other one, so none has the same one before it always."""
+def test_work_takes_turns():
     calls = []
     work = {name: lambda name=name: calls.append(name) for name in "abc"}
     times = compare_times(work, 6)
     assert {name: len(samples) for name, samples in times.items()} == dict.fromkeys("abc", 6)
-    turns = list_turns(calls)
-    assert {a + b for a, b in itertools.pairwise(turns)} == {"ab", "ac", "ba", "bc", "ca", "cb"}
+    assert len(list_turns(calls)) > 2 * 6
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6])
+def test_no_function_is_at_an_advantage_by_its_place_or_the_one_before_it(n):
+    names = "abcdef"[:n]
+    block = n if n % 2 == 0 else 2 * n
+    for number in range(3):
+        orders = list(itertools.islice(list_orders(names), number * block, (number + 1) * block))
+        places = Counter((name, place) for order in orders for place, name in enumerate(order))
+        assert set(places.values()) == {block // n}
+        assert len(places) == n * n
+        pairs = Counter(pair for order in orders for pair in itertools.pairwise(order))
+        assert set(pairs.values()) <= {block // n}
+        assert len(pairs) == n * (n - 1)
+
+
+def test_further_rounds_take_further_orders(monkeypatch):
+    monkeypatch.setattr(timing, "time_call", lambda run: run() or 1.0)
+    calls = []
+    work = {name: lambda name=name: calls.append(name) for name in "abcd"}
+    for first in (0, 5):
+        compare_times(work, 5, first=first)
+    orders = [calls[i : i + 4] for i in range(0, len(calls), 4)]
+    assert orders[1:6] + orders[7:] == list(itertools.islice(list_orders("abcd"), 10))
 
 
 def test_a_long_contest_is_cut_short_but_not_below_the_fewest_rounds(monkeypatch):
@@ -59,9 +83,11 @@ def test_plain_runs_twice_in_each_round(monkeypatch):
 
 def pretend_times(monkeypatch, controls):
     """Let each attempt see these times of plain's second run; the first takes 1 ms."""
-    attempts = iter(controls)
+    attempts, done = iter(controls), []
 
-    def compare(entrants, rounds, progress):
+    def compare(entrants, rounds, progress, *, first):
+        assert first == rounds * len(done)
+        done.append(first)
         assert list(entrants) == ["plain", "trainact", "extra", CONTROL]
         times = {name: [1.0] * rounds for name in entrants}
         return times | {CONTROL: next(attempts)}

@@ -1,10 +1,11 @@
 """Time and memory of several functions, measured in turns so that noise of the machine cancels."""
 
+import itertools
 import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ __all__ = [
     "compare_with_control",
     "count_kernels",
     "divide",
+    "list_orders",
     "measure_peak_memory",
     "summarise",
     "time_call",
@@ -75,27 +77,51 @@ def divide(times: list[float], reference: list[float]) -> dict[str, float]:
     return summarise([a / b for a, b in zip(times, reference, strict=True)])
 
 
+def list_orders(names: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the orders of the rounds, in which no function is at an advantage; there is no end.
+
+    A function leaves caches and the memory allocator in a state that makes the next one faster or
+    slower. So the orders come in blocks (Williams designs): in a block, each function has each
+    place equally often, and follows each other function equally often.
+
+    >>> [" ".join(order) for order in itertools.islice(list_orders("ab"), 4)]
+    ['b a', 'a b', 'b a', 'a b']
+    """
+    n = len(names)
+    zigzag = [-(place // 2) if place % 2 == 0 else place // 2 + 1 for place in range(n)]
+    for block in itertools.count():
+        draw = random.Random(block)
+        drawn = draw.sample(names, n)
+        rows = [[drawn[(step + shift) % n] for step in zigzag] for shift in range(n)]
+        if n % 2 == 1:
+            rows += [row[::-1] for row in rows]
+        yield from draw.sample(rows, len(rows))
+
+
 def compare_times(
     work: Mapping[str, Work],
     rounds: int,
     progress: Callable[[], None] = lambda: None,
+    *,
+    first: int = 0,
 ) -> dict[str, list[float]]:
     """Return the milliseconds of each function in each round, after one round of warm-up.
 
     The functions take turns within a round, so sample i of one and sample i of another were taken
-    under the same load: compare their ratio. Every round has its own random order, because a
-    function leaves the memory allocator in a state that makes the next one faster or slower.
+    under the same load: compare their ratio. ``first`` is the number of earlier rounds, which used
+    the first of the orders (see :func:`list_orders`).
     """
     names = list(work)
+    orders = itertools.islice(list_orders(names), first, first + rounds)
     for name in names:
         work[name]()
     times: dict[str, list[float]] = {name: [] for name in names}
     started = time.perf_counter()
-    for turn in range(rounds):
-        for name in random.Random(turn).sample(names, len(names)):
+    for done, order in enumerate(orders, start=1):
+        for name in order:
             times[name].append(time_call(work[name]))
         progress()
-        if turn + 1 >= FEWEST_ROUNDS and time.perf_counter() - started > LONG_CONTEST:
+        if done >= FEWEST_ROUNDS and time.perf_counter() - started > LONG_CONTEST:
             break
     return times
 
@@ -144,7 +170,8 @@ def compare_with_control(
     times: dict[str, list[float]] = {name: [] for name in entrants}
     meter, began = _LoadMeter(), time.perf_counter()
     for attempt in range(1, repeats + 2):
-        measured = compare_times(entrants, rounds, progress if attempt == 1 else lambda: None)
+        report = progress if attempt == 1 else lambda: None
+        measured = compare_times(entrants, rounds, report, first=len(times["plain"]))
         for name in times:
             times[name] += measured[name]
         control = divide(times[CONTROL], times["plain"])
