@@ -11,16 +11,14 @@ from PIL import Image
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.studies import find_studies
 from trainact.lab.files import write_atomically
-from trainact.lab.recipes.arms import Arm
 from trainact.lab.recipes.experiment import find_experiment, find_experiments
 from trainact.lab.records.results import list_record_files
 from trainact.lab.report.chapters import ChapterId, list_pictures
 from trainact.lab.report.curves import draw_pictures
 from trainact.lab.report.experiment_page import ExperimentPage, count_planned, make_page
-from trainact.lab.report.experiments_report import OverviewRow, list_overview, make_overview_grid
+from trainact.lab.report.experiments_report import list_overview, make_overview_grid
 from trainact.lab.report.grid import Grid, escape_markdown, render_markdown
 from trainact.lab.report.render import render_markdown_chapter
-from trainact.options import DEFAULT_LAM
 
 __all__ = [
     "FAMILIES",
@@ -73,11 +71,11 @@ def read_evidence(results: Path) -> Evidence:
 def write_evidence(evidence: Evidence) -> dict[str, str]:
     """Return the text of each marked place, by its name."""
     pages = [page for page in evidence.values() if page is not None]
-    selected = [row for page in pages for row in _select_default_lam(page)]
     places = {
         "evidence-recipes": _render_recipes(evidence),
-        "evidence-overview": _render_overview(list_overview(pages)),
-        "evidence-summary": _render_overview(selected),
+        "evidence-overview": (
+            render_markdown(make_overview_grid(list_overview(pages))) if pages else NO_RECORD
+        ),
     }
     for name, page in evidence.items():
         places[f"evidence-{name}"] = NO_RECORD if page is None else _render_page(page)
@@ -116,25 +114,6 @@ def _render_recipes(evidence: Evidence) -> str:
         rows.append((f"`{name}`", experiment.title, budgets, f"{done} of {planned}"))
     head = ("recipe", "content", "epochs", "runs done")
     return render_markdown(Grid("", head, tuple(rows), text_columns=3))
-
-
-def _select_default_lam(page: ExperimentPage) -> list[OverviewRow]:
-    """Return TrAct at the default λ, and the control at the largest budget that it has."""
-    found = [(row, row.arm) for row in list_overview([page]) if row.arm is not None]
-    largest = max((ends.budget for _, ends in found if ends.arm.kind == "lr"), default=0)
-    return [
-        row
-        for row, ends in found
-        if _has_default_lam(ends.arm) or (ends.arm.kind, ends.budget) == ("lr", largest)
-    ]
-
-
-def _has_default_lam(arm: Arm) -> bool:
-    return arm.kind == "tract" and arm.lam == DEFAULT_LAM
-
-
-def _render_overview(rows: list[OverviewRow]) -> str:
-    return render_markdown(make_overview_grid(rows)) if rows else NO_RECORD
 
 
 def _render_page(page: ExperimentPage) -> str:

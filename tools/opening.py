@@ -105,6 +105,12 @@ def _get_answers(page: ExperimentPage) -> Answers:
     return page.answers
 
 
+def _find_budget(page: ExperimentPage) -> int:
+    """Return the budget of the table: the largest of the arm with enough seeds."""
+    answers = _get_answers(page)
+    return answers.find_budget(next(arm for arm in answers.arms if arm.name == ARM))
+
+
 def _find_budgets(page: ExperimentPage) -> list[int]:
     """Return the budgets at which the arm has two or more seeds."""
     differences = page.answers.differences if page.answers else ()
@@ -158,16 +164,19 @@ def _describe(pages: Mapping[str, ExperimentPage], step: Row | None) -> str:
         [describe_data(record["data"]) for page in pages.values() for record in page.study.records]
     )
     caption = (
-        f"Final test accuracy on {data}, with networks and budgets for two cores of a CPU. Dots "
-        "are means over seeds, bars their range; each dot has runs of its own, with a whole "
-        "learning-rate schedule. The table has the largest number of epochs:"
+        f"Final test accuracy on {data}: small networks and few epochs, on a CPU. Each dot is the "
+        "mean of runs that were trained for just that many epochs, with a whole learning-rate "
+        "schedule; bars show the lowest and the highest seed. The table has the longest runs with "
+        "enough seeds:"
     )
     notes = [
-        "Differences are in percentage points. A speed-up is the number of epochs of the other "
-        "arm, divided by the number that this one needs for the same accuracy; < means that it "
-        "does not reach it. Brackets are 95 % intervals over seeds; they do not cover the choice "
-        "of test images. All arms of a network have the same learning rate; docs/evidence.md says "
-        "how it was chosen.",
+        "± is the standard deviation over seeds. Differences are in percentage points. Brackets "
+        "are 95 % intervals over seeds; they do not cover the choice of test images. A speed-up of "
+        "2× means that this arm needs half of the epochs for the accuracy that the other one has "
+        "in the end; we interpolate between runs of different lengths. < 1.00× means that it does "
+        "not reach that accuracy, ≥ that its shortest runs already do. All arms of a network have "
+        "the same learning rate, which was not tuned for TrAct; docs/evidence.md says how it was "
+        "chosen.",
         *([] if step is None else [_describe_step(step)]),
         *(
             f"Not run yet with these epochs on the {SHOWN[name]}: {'; '.join(absent)}."
@@ -191,7 +200,7 @@ def _render_table(pages: Mapping[str, ExperimentPage]) -> str:
 
 def _list_cells(page: ExperimentPage) -> dict[str, str]:
     """Return a network's column: accuracies, and differences and speed-ups, the rival's first."""
-    budget = max(_find_budgets(page))
+    budget = _find_budget(page)
     answers = answer(page.study.records, against=dict.fromkeys(set(WORDS) - {RIVAL}, RIVAL))
     summaries = {s.arm.name: s for s in answers.summaries if s.budget == budget}
     seeds = summaries[ARM].n
@@ -228,7 +237,7 @@ def _list_cells(page: ExperimentPage) -> dict[str, str]:
 
 def _list_absent(page: ExperimentPage) -> list[str]:
     """Return the recipe's other arms that have no run with the epochs of the table."""
-    budget = max(_find_budgets(page))
+    budget = _find_budget(page)
     done = {record["arm"] for record in page.study.records if record["budget"] == budget}
     return [arm.title for arm in find_experiment(page.study.name).arms if arm.name not in done]
 
@@ -238,11 +247,14 @@ def _describe_step(step: Row) -> str:
     median, low, high = (
         f"{100 * step['extra_over_plain'][key]:.2f}" for key in ("median", "low", "high")
     )
-    whole = " to ".join(f"{step['trainact_over_plain'][key]:.2f}" for key in ("low", "high"))
+    whole = step["trainact_over_plain"]
+    steps = "whole steps were too noisy to compare"
+    if not step["noisy"]:
+        interval = f"{whole['median']:.3f} [{whole['low']:.3f}, {whole['high']:.3f}]"
+        steps = f"whole steps with TrAct took {interval} times as long as plain ones"
     return (
         f"TrAct's own work, timed alone, takes {median} % [{low}, {high}] of a plain training step "
-        f"of the {SHOWN['cifar10-speed']}; whole steps with TrAct took {whole} times as long as "
-        "plain ones."
+        f"of the {SHOWN['cifar10-speed']} (interval over repeated timings); {steps}."
     )
 
 

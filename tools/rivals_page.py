@@ -31,7 +31,7 @@ SLOW = ("eigen+frozen", "eigen+tract-0.1+lr-0.1", "eigen+lr-0.1")
 NEEDED, SEEDS = 3, 5
 """Recipes on which ``BEST`` must beat ``TRACT``, and seeds on each, before the rule decides."""
 FIRST_SEEDS = 3
-"""Seeds on each recipe that the rule asked for at first."""
+"""Seeds on each recipe that the rule asked for in the meantime."""
 NO_RECORD = "No records yet."
 
 
@@ -224,10 +224,12 @@ def _describe_verdict(results: Sequence[RecipeResult]) -> str:
     over = {r.name: r.to_tract[BEST] for r in results if BEST in r.to_tract}
     if not over:
         return NO_RECORD
-    titles = {"better": "better on", "worse": "worse on"}
-    groups: dict[str, list[str]] = {t: [] for t in (*titles.values(), "not clearly different on")}
+    titles = {"better": "better on", "worse": "worse on", "unclear": "not clearly different on"}
+    if any(difference.verdict == "one seed" for difference in over.values()):
+        titles["one seed"] = "one seed on"
+    groups: dict[str, list[str]] = {title: [] for title in titles.values()}
     for name, difference in over.items():
-        groups[titles.get(difference.verdict, "not clearly different on")].append(name)
+        groups[titles[difference.verdict]].append(name)
     lines = [f"`{BEST}` against `{TRACT}` on {count(len(over), 'recipe')}:\n"]
     for title, names in groups.items():
         shown = "; ".join(f"{name} {format_difference(over[name])}" for name in names)
@@ -252,7 +254,7 @@ def _apply_rule(results: Sequence[RecipeResult]) -> str:
         f"{verdict}: {count(len(won), 'such recipe')} with {count(SEEDS, 'seed')} so far. With "
         f"the first {FIRST_SEEDS} seeds alone it was better on {wins} of "
         f"{count(len(early), 'recipe')}, which {'meets' if wins >= NEEDED else 'does not meet'} "
-        "the rule as it was at first."
+        "the rule."
     )
 
 
@@ -280,8 +282,8 @@ def _describe_slow(results: Sequence[RecipeResult]) -> str:
             shown = "" if interval is None else f" [{interval[0]:.2f}, {interval[1]:.2f}]"
             lines.append(
                 f"- `{name}` against `{BEST}`: {statistics.fmean(means):+.2f} points{shown} on "
-                f"average over {count(len(found), 'recipe')}; the interval of a recipe is above "
-                f"0 on {_count(found, 'better')} of them and below 0 on {_count(found, 'worse')}."
+                f"average over {count(len(found), 'recipe')}, with an interval over recipes; "
+                f"better on {_count(found, 'better')}, worse on {_count(found, 'worse')}."
             )
     return "\n".join(lines) or NO_RECORD
 

@@ -1,18 +1,16 @@
 """Fill ``docs/when.md``: when TrAct helps and when not, from records and the paper's tables."""
 
-import itertools
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tools.evidence import NO_RECORD, Evidence
-from trainact.lab.analysis.answers import Difference, Verdict, answer
+from trainact.lab.analysis.answers import ENOUGH_SEEDS, Difference, Verdict, answer
 from trainact.lab.paper.claims import read_claim
 from trainact.lab.paper.tables import PrintedTable, list_networks, read_tables
 from trainact.lab.paper.values import TRACT_ARMS, Key, PrintedValue
 from trainact.lab.recipes.arms import BASELINE, Arm
 from trainact.lab.recipes.experiment import find_experiment
-from trainact.lab.records.record import Record
 from trainact.lab.report.experiment_page import ExperimentPage
 from trainact.lab.report.grid import Grid, render_markdown
 from trainact.lab.report.wording import describe_difference, format_difference
@@ -37,6 +35,11 @@ VERDICTS: dict[Verdict, str] = {
     "unclear": "not clearly different",
 }
 """The words for a verdict in a sentence."""
+ARMS = {
+    TRACT: "TrAct",
+    WHITENED: "TrAct from a whitened start",
+    FROZEN: "a frozen whitened start",
+}
 ACCURACIES = ("top1", "map")
 TIMED = {
     "time-cifar10-vit": "a small ViT on CIFAR-10",
@@ -112,34 +115,42 @@ def _list_differences(page: ExperimentPage) -> list[Difference]:
     return sorted((d for d in found if d.arm.name == TRACT), key=lambda d: d.budget)
 
 
-def _compare(result: Result, *arms: str) -> list[Difference]:
-    """Return the difference of each arm to the next, over the seeds that all completed.
+def _compare(
+    result: Result, *pairs: tuple[str, str], budget: int | None = None
+) -> list[Difference]:
+    """Return the difference of the arms of each pair, over the seeds that all of them completed.
 
-    They are those of the largest budget at which all ended for several seeds, else for one. None
-    if there is no such budget, or if the runs diverged there.
+    The default budget is the largest at which all ended for enough seeds, else for most. Without
+    such a budget, and where a pair's runs diverged, there is no difference.
     """
-    records = [record for record in result.page.study.records if record["arm"] in arms]
-    ended = {
-        budget: set.intersection(*(_list_seeds(records, arm, budget) for arm in arms))
-        for budget in {record["budget"] for record in records}
-    }
-    budget = max(ended, key=lambda budget: (min(len(ended[budget]), 2), budget), default=0)
+    arms = {name for pair in pairs for name in pair}
+    ended = _list_ended(result, arms)
+    if budget is None:
+        budget = max(ended, key=lambda b: (min(len(ended[b]), ENOUGH_SEEDS), b), default=0)
     shared = [
         record
-        for record in records
-        if record["budget"] == budget and record["seed"] in ended[budget]
+        for record in result.page.study.records
+        if record["arm"] in arms
+        and record["budget"] == budget
+        and record["seed"] in ended.get(budget, ())
     ]
     diverged = {record["seed"] for record in shared if record["status"] != "complete"}
     complete = [record for record in shared if record["seed"] not in diverged]
     return [
         difference
-        for arm, other in itertools.pairwise(arms)
+        for arm, other in pairs
         for difference in answer(complete, against={arm: other}).others
     ]
 
 
-def _list_seeds(records: Sequence[Record], arm: str, budget: int) -> set[int]:
-    return {r["seed"] for r in records if (r["arm"], r["budget"]) == (arm, budget)}
+def _list_ended(result: Result, arms: Collection[str]) -> dict[int, set[int]]:
+    """Return the seeds with which all arms ended, complete or diverged, by budget."""
+    seeds: dict[int, dict[str, set[int]]] = {}
+    for record in result.page.study.records:
+        by_arm = seeds.setdefault(record["budget"], {arm: set() for arm in arms})
+        by_arm.get(record["arm"], set()).add(record["seed"])
+    shared = {budget: set.intersection(*by_arm.values()) for budget, by_arm in seeds.items()}
+    return {budget: found for budget, found in sorted(shared.items()) if found}
 
 
 def _describe_summary(results: Sequence[Result]) -> str:
@@ -147,22 +158,27 @@ def _describe_summary(results: Sequence[Result]) -> str:
     to_control, to_frozen, from_start = [], [], []
     for result in results:
         if (control := _find_control(result)) is not None:
-            to_control.append(_compare(result, TRACT, control.name, BASELINE)[:1])
-        to_frozen.append(_compare(result, TRACT, FROZEN))
-        from_start.append(_compare(result, WHITENED, FROZEN))
+            to_control.append(_compare(result, (TRACT, control.name), (control.name, BASELINE))[:1])
+        to_frozen.append(_compare(result, (TRACT, FROZEN)))
+        from_start.append(_compare(result, (WHITENED, FROZEN)))
     comparisons = {
         f"TrAct with λ = {DEFAULT_LAM:g} against plain training": [
             [result.to_plain] if result.to_plain else [] for result in results
         ],
-        "TrAct against the control, plain training with another learning rate for the first "
-        "layer": to_control,
+        "TrAct against plain training with a tuned learning rate for the first layer (the "
+        "control)": to_control,
         "TrAct against a frozen whitened start without TrAct": to_frozen,
         "TrAct from a whitened start against the frozen one": from_start,
     }
     lines = [f"- {title}: {_count_verdicts(found)}." for title, found in comparisons.items()]
-    if diverged := sum(bool(result.diverged) for result in results):
-        lines.append(f"- Runs with TrAct diverged on {count(diverged, 'recipe')}.")
+    for arm, title in ARMS.items():
+        if diverged := sum(_has_diverged(result, arm) for result in results):
+            lines.append(f"- Runs of {title} diverged on {count(diverged, 'recipe')}.")
     return "\n".join([f"On {count(len(results), 'small recipe')} of our own:\n", *lines])
+
+
+def _has_diverged(result: Result, arm: str) -> bool:
+    return any(r["arm"] == arm and r["status"] != "complete" for r in result.page.study.records)
 
 
 def _count_verdicts(found: Sequence[Sequence[Difference]]) -> str:
@@ -171,7 +187,7 @@ def _count_verdicts(found: Sequence[Sequence[Difference]]) -> str:
     parts = [f"{word} on {verdicts.count(verdict)}" for verdict, word in VERDICTS.items()]
     parts += [f"one seed on {verdicts.count('one seed')}"] if "one seed" in verdicts else []
     missing = len(found) - len(verdicts)
-    return ", ".join([*parts, f"no result yet on {missing}"] if missing else parts)
+    return ", ".join([*parts, f"no result on {missing}"] if missing else parts)
 
 
 def _list_groups(results: Sequence[Result]) -> str:
@@ -208,23 +224,25 @@ def _compare_with_control(results: Sequence[Result]) -> str:
     for result in results:
         if (control := _find_control(result)) is None:
             continue
-        found = _compare(result, TRACT, control.name, BASELINE)
-        shown = ["no result yet"] * 4
+        found = _compare(result, (TRACT, BASELINE), (control.name, BASELINE), (TRACT, control.name))
+        shown = ["no result yet"] * 5
         if found:
-            shown = [str(found[0].budget), *map(format_difference, found), str(found[0].n)]
+            shown = [str(found[0].budget), str(found[0].n), *map(format_difference, found)]
         rows.append((result.name, control.title, *shown))
-    head = ("recipe", "control", "epochs", "TrAct to control", "control to plain", "n")
+    columns = ("TrAct to plain", "control to plain", "TrAct to control")
+    head = ("recipe", "control", "epochs", "n", *columns)
     return render_markdown(Grid("", head, tuple(rows), text_columns=2)) if rows else NO_RECORD
 
 
 def _compare_starts(results: Sequence[Result]) -> str:
-    """Return a table: TrAct from a whitened start against TrAct, and a frozen one."""
+    """Return a table: TrAct from a whitened start against TrAct, and a frozen one, by budget."""
     rows = []
     for result in results:
-        for arm, other in ((WHITENED, TRACT), (WHITENED, FROZEN), (TRACT, FROZEN)):
-            for found in _compare(result, arm, other):
-                shown = (str(found.budget), format_difference(found), str(found.n))
-                rows.append((result.name, found.arm.title, found.against.title, *shown))
+        for pair in ((TRACT, FROZEN), (WHITENED, FROZEN), (WHITENED, TRACT)):
+            for budget in _list_ended(result, pair):
+                for found in _compare(result, pair, budget=budget):
+                    shown = (str(budget), format_difference(found), str(found.n))
+                    rows.append((result.name, found.arm.title, found.against.title, *shown))
     head = ("recipe", "arm", "compared with", "epochs", "difference", "n")
     return render_markdown(Grid("", head, tuple(rows), text_columns=3)) if rows else NO_RECORD
 
@@ -241,15 +259,19 @@ def _render_budgets(results: Sequence[Result]) -> str:
 
 
 def _render_lams(results: Sequence[Result]) -> str:
-    """Return the difference to plain for every λ, at the largest budget."""
+    """Return the difference to plain for every λ, over the seeds that all of them have."""
     rows = []
     for result in results:
         assert result.page.answers is not None
-        for found in result.page.answers.differences:
-            if found.arm.kind == "tract" and found.budget == result.budget:
-                rows.append(
-                    (result.name, f"{found.arm.lam:g}", format_difference(found), str(found.n))
-                )
+        lams = [
+            (s.arm.name, BASELINE)
+            for s in result.page.answers.summaries
+            if s.arm.kind == "tract" and s.budget == result.budget
+        ]
+        rows += [
+            (result.name, f"{found.arm.lam:g}", format_difference(found), str(found.n))
+            for found in _compare(result, *lams, budget=result.budget)
+        ]
     return _render(("recipe", "λ", "TrAct to plain", "n"), tuple(rows))
 
 

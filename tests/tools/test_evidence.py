@@ -60,7 +60,7 @@ def test_records_fill_tables_verdicts_and_pictures(results, tmp_path):
     for part in ("### Summary", "### Learning-rate tuning", "| TrAct λ=0.1 | 4 |"):
         assert part in text
     assert NAMES[0] in places["evidence-overview"]
-    assert places["evidence-summary"].count(f"| {NAMES[0]} | TrAct λ=0.1 | 4 |") == 1
+    assert places["evidence-overview"].count(f"| {NAMES[0]} | TrAct λ=0.1 | 4 |") == 1
     assert places[f"evidence-{NAMES[1]}"] == "No records yet."
     pictures = tmp_path / "pictures"
     named = re.findall(r"\]\(pictures/(.*?)\)", text)
@@ -68,18 +68,6 @@ def test_records_fill_tables_verdicts_and_pictures(results, tmp_path):
     draw_evidence(evidence, pictures)
     assert sorted(path.name for path in pictures.iterdir()) == sorted(named)
     assert list_stale_pictures(evidence, pictures) == []
-
-
-def test_the_summary_has_the_control_at_the_largest_budget_that_it_has(results):
-    for arm, budget in (("lr-0.3", 2), ("tract-0.2", 4)):
-        for seed in (0, 1):
-            write_record(results / NAMES[0], make_record(arm, budget, seed, 50 + seed))
-    rows = write_evidence(read_evidence(results))["evidence-summary"].splitlines()[2:]
-    assert [row.split(" | ")[1:3] for row in rows] == [
-        ["TrAct λ=0.1", "4"],
-        ["plain, first-layer lr ×0.3", "2"],
-    ]
-    assert " [" in rows[0].split(" | ")[-1]
 
 
 def test_other_records_make_the_page_and_its_pictures_stale(results, tmp_path):

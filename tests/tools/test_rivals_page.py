@@ -98,7 +98,7 @@ def test_the_rule_is_not_met_with_wins_on_two_recipes(results, monkeypatch):
         write_results(results, name, arms)
     assert apply_rule(results) == (
         "The rule is not met: 2 such recipes with 3 seeds so far. With the first 3 seeds alone it "
-        "was better on 2 of 5 recipes, which does not meet the rule as it was at first."
+        "was better on 2 of 5 recipes, which does not meet the rule."
     )
     verdict = write_rivals(read_rivals(results))["rivals-verdict"]
     first, _, better, worse, unclear = verdict.splitlines()

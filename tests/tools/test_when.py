@@ -57,10 +57,10 @@ def test_each_recipe_is_in_its_group(results):
     assert head == "On 4 small recipes of our own:"
     verdicts = "better on 1, worse on 1, not clearly different on 1, one seed on 1."
     assert to_plain.endswith(f"against plain training: {verdicts}")
-    verdicts = "better on 1, worse on 0, not clearly different on 0, no result yet on 3."
+    verdicts = "better on 1, worse on 0, not clearly different on 0, no result on 3."
     assert to_control.endswith(verdicts)
-    assert to_frozen.endswith("no result yet on 4.")
-    assert from_start.endswith("no result yet on 4.")
+    assert to_frozen.endswith("no result on 4.")
+    assert from_start.endswith("no result on 4.")
     groups = texts["when-results"].split("**")[1:]
     found = dict(zip(groups[::2], groups[1::2], strict=True))
     assert list(found) == ["Worse", "No clear difference", "Better", "One seed, so no interval"]
@@ -73,11 +73,13 @@ def test_each_recipe_is_in_its_group(results):
 def test_tract_is_compared_with_the_control_at_the_largest_budget(results):
     texts = write_when(read_evidence(results), BENCH)
     row, *others = texts["when-control"].splitlines()[2:]
-    assert row.startswith(f"| {BETTER} | plain, first-layer lr ×0.1 | 4 | +1.00 [")
-    assert "| +1.50 [" in row
-    assert row.endswith(" | 3 |")
+    *cells, to_plain, control, to_control = row.strip("| ").split(" | ")
+    assert cells == [BETTER, "plain, first-layer lr ×0.1", "4", "3"]
+    assert to_plain.startswith("+2.50 [")
+    assert control.startswith("+1.50 [")
+    assert to_control == "+1.00 [1.00, 1.00]"
     assert len(others) == 3
-    assert all(other.endswith(" | no result yet" * 4 + " |") for other in others)
+    assert all(other.endswith(" | no result yet" * 5 + " |") for other in others)
 
 
 def test_a_control_of_a_smaller_budget_is_compared_there(tmp_path):
@@ -85,7 +87,8 @@ def test_a_control_of_a_smaller_budget_is_compared_there(tmp_path):
     write_arms(tmp_path, BETTER, (1.0, 1.5, 2.0), budget=2)
     write_arms(tmp_path, BETTER, (0.5, 1.0, 1.5), "lr-0.1", budget=2, plain=False)
     (row,) = write_when(read_evidence(tmp_path), BENCH)["when-control"].splitlines()[2:]
-    assert row.startswith(f"| {BETTER} | plain, first-layer lr ×0.1 | 2 | +0.50 [")
+    assert row.startswith(f"| {BETTER} | plain, first-layer lr ×0.1 | 2 | 3 | +1.50 [")
+    assert row.endswith(" | +0.50 [0.50, 0.50] |")
 
 
 def test_the_control_and_the_start_are_compared_on_shared_seeds(tmp_path):
@@ -95,9 +98,10 @@ def test_the_control_and_the_start_are_compared_on_shared_seeds(tmp_path):
     write_arms(tmp_path, BETTER, (4.0, 4.5), "eigen+frozen", plain=False)
     texts = write_when(read_evidence(tmp_path), BENCH)
     (row,) = texts["when-control"].splitlines()[2:]
-    assert "| +1.00 [1.00, 1.00] | +1.25 [" in row
-    assert row.endswith(" | 2 |")
-    tract, frozen, alone = texts["when-start"].splitlines()[2:]
+    assert "| 4 | 2 | +2.25 [" in row
+    assert "| +1.25 [" in row
+    assert row.endswith(" | +1.00 [1.00, 1.00] |")
+    alone, frozen, tract = texts["when-start"].splitlines()[2:]
     assert tract.startswith(f"| {BETTER} | eigen+tract-0.1 | TrAct λ=0.1 | 4 | +2.17 [")
     assert tract.endswith(" | 3 |")
     assert "| eigen+tract-0.1 | eigen+frozen | 4 | +0.25 [" in frozen
@@ -115,17 +119,45 @@ def test_a_single_seed_of_a_larger_budget_replaces_nothing(results):
 
 
 def test_diverged_runs_are_not_hidden_by_a_smaller_budget(results):
-    for seed in (0, 1):
+    for seed in (0, 1, 2):
         write_record(results / BETTER, make_record("plain", 8, seed, 50))
         write_record(results / BETTER, diverge(make_record("tract-0.1", 8, seed, 60), 3))
-    texts = write_when(read_evidence(results), BENCH)
+        texts = write_when(read_evidence(results), BENCH)
+        assert "- Runs of TrAct diverged on 1 recipe." in texts["when-summary"]
     assert f"**No result**\n\n- {BETTER}, 8 epochs: every run diverged." in texts["when-results"]
-    assert "- Runs with TrAct diverged on 1 recipe." in texts["when-summary"]
     write_record(results / WORSE, diverge(make_record("tract-0.1", 4, 3, 60), 3))
     texts = write_when(read_evidence(results), BENCH)
     (line,) = (line for line in texts["when-results"].splitlines() if WORSE in line)
     assert line.endswith("(3 seeds); diverged with seed 3.")
-    assert "- Runs with TrAct diverged on 2 recipes." in texts["when-summary"]
+    assert "- Runs of TrAct diverged on 2 recipes." in texts["when-summary"]
+
+
+def test_a_diverged_start_is_named(results):
+    write_arms(results, BETTER, (4.0, 4.5, 5.0), "eigen+frozen", plain=False)
+    write_record(results / BETTER, diverge(make_record("eigen+tract-0.1", 4, 0, 60), 3))
+    summary = write_when(read_evidence(results), BENCH)["when-summary"]
+    assert "- Runs of TrAct from a whitened start diverged on 1 recipe." in summary
+    assert "Runs of TrAct diverged" not in summary
+
+
+def test_three_seeds_of_a_smaller_budget_are_preferred_to_two(tmp_path):
+    """And the table of starts has both budgets."""
+    for budget, differences in ((2, (-1.0, -1.2, -1.1)), (4, (-1.0, 3.0))):
+        write_arms(tmp_path, BETTER, differences, budget=budget)
+        write_arms(tmp_path, BETTER, [0.0] * len(differences), "eigen+frozen", budget, plain=False)
+    texts = write_when(read_evidence(tmp_path), BENCH)
+    frozen = next(line for line in texts["when-summary"].splitlines() if "frozen" in line)
+    assert "better on 0, worse on 1, not clearly different on 0" in frozen
+    rows = [row.split(" | ")[3:] for row in texts["when-start"].splitlines()[2:]]
+    assert [(epochs, n) for epochs, _, n in rows] == [("2", "3 |"), ("4", "2 |")]
+
+
+def test_all_lambdas_of_a_table_have_the_same_seeds(tmp_path):
+    write_arms(tmp_path, BETTER, (2.0, 2.5, 9.0))
+    write_arms(tmp_path, BETTER, (4.0, 4.5), "tract-0.2", plain=False)
+    first, second = write_when(read_evidence(tmp_path), BENCH)["when-lams"].splitlines()[2:]
+    assert first.startswith(f"| {BETTER} | 0.1 | +2.25 [")
+    assert second.startswith(f"| {BETTER} | 0.2 | +4.25 [")
 
 
 def test_budgets_and_lambdas_are_tables(results):

@@ -17,6 +17,7 @@ from trainact.lab.analysis.answers import answer
 from trainact.lab.analysis.studies import find_studies
 from trainact.lab.commands import cli
 from trainact.lab.records.record import write_failure
+from trainact.lab.report.chapters import ChapterId
 from trainact.lab.report.experiments_report import list_overview, make_overview_grid, read_report
 from trainact.lab.report.wording import SMOKE_WARNING
 
@@ -105,6 +106,16 @@ def test_the_tuned_values_are_a_table(markdown):
     assert "### Learning-rate tuning" in markdown
     assert "| optimizer.lr | 4 | 0.08 | 60.00 | chosen | 1 | - |" in markdown
     assert "| optimizer.lr | 4 | 0.16 | diverged |  | 1 | - |" in markdown
+
+
+def test_a_budget_without_tuning_is_named(tmp_path):
+    for budget in (2, 4):
+        write_record(tmp_path / OWN, make_record("plain", budget, 0, 50))
+    write_tuning(tmp_path / OWN, budgets=(2,))
+    (page,) = read_report([tmp_path]).pages
+    (chapter,) = (c for c in page.chapters if c.id == ChapterId.TUNING)
+    assert "Nothing was tuned for runs of 4 epochs." in chapter.notes
+    assert not any("2 epochs." in note and "Nothing" in note for note in chapter.notes)
 
 
 def test_the_numbers_are_those_of_the_comparison(results, markdown):

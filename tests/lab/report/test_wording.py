@@ -21,7 +21,7 @@ from trainact.lab.report.wording import (
     [
         ([61, 62, 61.5], "TrAct λ=0.1 is better by 1.50 points [0.26, 2.74] (3 seeds)."),
         ([59, 58, 58.5], "TrAct λ=0.1 is worse by 1.50 points [0.26, 2.74] (3 seeds)."),
-        ([61, 59, 61], "TrAct λ=0.1: no clear difference: 0.33 points [-2.54, 3.20] (3 seeds)."),
+        ([61, 59, 61], "TrAct λ=0.1: no clear difference: +0.33 points [-2.54, 3.20] (3 seeds)."),
         ([60, 60], "TrAct λ=0.1: no clear difference: 0.00 points [0.00, 0.00] (2 seeds)."),
         (
             [61.25],

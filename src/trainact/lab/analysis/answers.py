@@ -6,6 +6,7 @@ its own full schedule. ``answer`` computes them from the records of finished run
 
 import dataclasses
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -18,11 +19,13 @@ from trainact.lab.statistics import compute_median, compute_std, compute_t_inter
 from trainact.lab.text import count_epochs
 
 __all__ = [
-    *("Answers", "Crossing", "Difference", "Summary", "TimeRatio", "Verdict"),
+    *("ENOUGH_SEEDS", "Answers", "Crossing", "Difference", "Summary", "TimeRatio", "Verdict"),
     *("answer", "summarise_runs"),
 ]
 
 Verdict = Literal["better", "worse", "unclear", "one seed"]
+ENOUGH_SEEDS = 3
+"""With so many seeds a larger budget is preferred to more seeds."""
 Pairs = Sequence[tuple[FinishedRun, FinishedRun]]
 """Complete runs of an arm and of plain with the same budget and seed."""
 
@@ -119,12 +122,13 @@ class Answers:
         return sorted({run.budget for run in self.runs})
 
     def find_budget(self, arm: Arm) -> int:
-        """Return the largest budget with two or more runs of an arm, else its largest.
+        """Return the largest budget of an arm, of those with three or more runs if it has such.
 
-        Diverged runs count: a result at a smaller budget must not hide them.
+        Without them it is the largest with two, else the largest. Diverged runs count: a result at
+        a smaller budget must not hide them.
         """
-        budgets = [run.budget for run in self.runs if run.arm == arm]
-        return max([b for b in budgets if budgets.count(b) > 1] or budgets)
+        runs = Counter(run.budget for run in self.runs if run.arm == arm)
+        return max(runs, key=lambda budget: (min(runs[budget], ENOUGH_SEEDS), budget))
 
     def find_summary(self, arm: Arm, budget: int) -> Summary | None:
         """Return the accuracy of an arm at a budget; None if it was not run there."""

@@ -168,14 +168,19 @@ def _measure(arm: Arm, by_budget: Runs, against: Arm, others: Runs, budget: int)
 
 
 def _compute_interval(gaps: Mapping[int, Sequence[float]], budget: int) -> tuple[Reach, Reach]:
-    """Return the 95 % interval; ``gaps`` are, by epochs, the seeds' differences to the target."""
+    """Return the 95 % interval; ``gaps`` are, by epochs, the seeds' differences to the target.
+
+    It spans all numbers of epochs at which the t interval of the gap contains 0: from the first at
+    which its upper end reaches 0 to the last at which its lower end is below 0.
+    """
     lows, highs = [], []
     for epochs, values in _interpolate(gaps):
         interval = compute_t_interval(values)
         assert interval is not None
         lows.append((epochs, interval[0]))
         highs.append((epochs, interval[1]))
-    return compute_speed_up(lows, budget, 0.0), compute_speed_up(highs, budget, 0.0)
+    last = max((place for place, (_, low) in enumerate(lows) if low < 0), default=0)
+    return compute_speed_up(lows[last:], budget, 0.0), compute_speed_up(highs, budget, 0.0)
 
 
 def _interpolate(rows: Mapping[int, Sequence[float]]) -> Iterator[tuple[float, list[float]]]:

@@ -29,8 +29,8 @@ __all__ = ["ExperimentPage", "count_planned", "make_page"]
 
 TUNING_NOTE = (
     "Values were tried in plain training only, on training images held out for tuning. All arms "
-    "use the best learning rate; the best multiplier of the first layer's rate is a separate "
-    "arm. A value whose loss became NaN is never chosen."
+    "use the learning rate that was best for plain training; the best multiplier of the first "
+    "layer's rate is a separate arm. A value whose loss became NaN is never chosen."
 )
 
 
@@ -149,8 +149,9 @@ def _describe_tuning(study: Study) -> list[Chapter]:
 
 
 def _list_untuned(tuning: Mapping[str, Any], records: Sequence[Record]) -> list[str]:
-    """Return a sentence for each budget and field where plain runs lack the chosen value."""
-    sentences = []
+    """Return a sentence for each budget without tuning, and where plain lacks a chosen value."""
+    budgets = sorted({r["budget"] for r in records} - {int(b) for b in tuning["chosen"]})
+    sentences = [f"Nothing was tuned for runs of {count_epochs(budget)}." for budget in budgets]
     for budget, chosen in tuning["chosen"].items():
         plain = [r for r in records if (r["arm"], str(r["budget"])) == (BASELINE, budget)]
         for dotted, value in chosen.items():

@@ -103,9 +103,11 @@ def describe_difference(difference: Difference, diverged: Sequence[int] = ()) ->
     elif difference.verdict == "worse":
         interval = f" [{format_number(-difference.high)}, {format_number(-difference.low)}]"
         text = f"{title} is worse by {format_number(-mean)} points{interval}"
+    elif difference.verdict == "better":
+        text = f"{title} is better by {format_number(mean)} points{_format_interval(difference)}"
     else:
-        sentence = " is better by" if difference.verdict == "better" else ": no clear difference:"
-        text = f"{title}{sentence} {format_number(mean)} points{_format_interval(difference)}"
+        points = format_number(mean, sign=True)
+        text = f"{title}: no clear difference: {points} points{_format_interval(difference)}"
     if n > 1:
         text += f" ({count(n, 'seed')})"
     text += _describe_diverged(diverged)
