@@ -1,5 +1,6 @@
 """Gradient accumulation gives the gradient of one backward on the whole batch."""
 
+import contextlib
 import copy
 import pickle
 
@@ -21,11 +22,11 @@ batched = [
 ALREADY = "ignore:a TrAct layer already has a gradient"
 
 
-def network() -> nn.Module:
+def network(**options: bool) -> nn.Module:
     model = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 16, 5)
     ).double()
-    apply_tract(model)
+    apply_tract(model, **options)
     return model
 
 
@@ -123,19 +124,86 @@ def test_a_gradient_from_before_is_reported():
     train()
 
 
-def test_a_weight_must_not_change_inside_the_block():
-    model, x = network(), torch.randn(6, 3, 6, 6).double()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("center", [False, True])
+def test_an_optimizer_does_not_step_inside_the_block(fused, center):
+    model, x = network(center=center), torch.randn(6, 3, 6, 6).double()
+    trained = [model[0].bias] if center else [model[0].weight]
+    optimizer = torch.optim.AdamW(trained, 0.1, fused=fused)
+    before = copy.deepcopy(model.state_dict())
 
     def step_inside():
         with accumulate(model):
             model(x).square().mean().backward()
             optimizer.step()
 
-    with pytest.raises(TrActError, match=r"call optimizer\.step\(\) after the block"):
+    with pytest.raises(TrActError, match=r"optimizer\.step\(\) was called inside accumulate"):
         step_inside()
     assert model[0].weight.grad is None
     assert model[0].memory.pool is None
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+    optimizer.step()
+
+
+def test_a_closure_may_end_the_block_but_not_be_inside_it():
+    model, x = network(), torch.randn(6, 3, 6, 6).double()
+    expected = whole_batch_grad(model, x)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def train():
+        model(x).square().mean().backward()
+
+    with (
+        pytest.raises(TrActError, match=r"optimizer\.step\(\) was called inside accumulate"),
+        accumulate(model),
+    ):
+        optimizer.step(train)
+    block = contextlib.ExitStack()
+
+    def end():
+        train()
+        block.close()
+
+    block.enter_context(accumulate(model))
+    expected = whole_batch_grad(model, x)
+    optimizer.step(end)
+    assert_close(model[0].weight.grad, expected)
+
+
+def test_other_optimizers_step_and_weights_are_written_inside_the_block():
+    model, x = network(), torch.randn(6, 3, 6, 6).double()
+    expected = whole_batch_grad(model, x)
+    other = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(other.parameters(), 0.1)
+    with accumulate(model):
+        (model(x[:3]).square().mean() / 2).backward()
+        model.load_state_dict(copy.deepcopy(model.state_dict()))
+        other(torch.rand(3, 2)).sum().backward()
+        optimizer.step()
+        (model(x[3:]).square().mean() / 2).backward()
+    assert_close(model[0].weight.grad, expected)
+
+
+@pytest.mark.filterwarnings("error:a TrAct layer already has a gradient")
+@pytest.mark.parametrize("center", [False, True])
+def test_a_warning_that_is_an_error_loses_no_gradient(center):
+    layers = nn.ModuleList(TrAct(nn.Linear(4, 3), center=center) for _ in range(2))
+    x = torch.randn(9, 4)
+    sum(layer(x).sum() for layer in layers).backward()
+    before = [parameter.grad.clone() for parameter in layers.parameters()]
+    with pytest.raises(UserWarning, match="already has a gradient"), accumulate(layers):
+        pass
+    for parameter, grad in zip(layers.parameters(), before, strict=True):
+        assert torch.equal(parameter.grad, grad)
+    assert all(layer.memory.pool is None for layer in layers)
+
+
+def test_a_block_that_raises_leaves_the_moving_average():
+    layer, x = TrAct(nn.Linear(4, 3), moment_decay=0.9), torch.randn(9, 4)
+    with pytest.raises(TrActError, match=r"found no \.grad"), accumulate(layer):
+        torch.autograd.grad(layer(x).sum(), layer.weight)
+    assert layer.memory.average.num_rows == 0
 
 
 def test_two_losses_of_one_forward_count_its_rows_once():

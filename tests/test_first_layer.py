@@ -1,5 +1,6 @@
 """Finding the layers whose input is the image itself."""
 
+import types
 import warnings
 
 import pytest
@@ -234,6 +235,19 @@ def test_a_forward_set_on_the_instance_is_followed():
     original = model.forward
     model.forward = lambda x: original(x / 255)
     assert find_first_layers(model) == ["0"]
+
+
+def test_a_lazy_model_with_a_forward_of_its_own_is_searched_in_a_copy():
+    model = Net(
+        lambda s, x: s.head(s.stem(x).mean((2, 3))), stem=nn.Conv2d(3, 4, 3), head=nn.LazyLinear(5)
+    )
+    assert find_first_layers(torch.compile(model)) == ["_orig_mod.stem"]
+    model.forward = types.MethodType(type(model).forward, model)
+    assert find_first_layers(model) == ["stem"]
+    assert model.head.has_uninitialized_params()
+    model.forward = lambda x: model.head(model.stem(x).mean((2, 3)))
+    with pytest.raises(TrActError, match="it has lazy layers, which a forward would initialise"):
+        find_first_layers(model)
 
 
 def test_an_outdated_name_in_timms_config_is_ignored():

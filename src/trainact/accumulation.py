@@ -9,6 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from trainact.errors import TrActValueError
 from trainact.layers import TrActLayer, check_bias
@@ -38,10 +43,12 @@ def accumulate(model: nn.Module) -> Iterator[None]:
     For a layer that is called several times in one forward, this pooled second moment gives the
     exact least-squares solution. All of ``.grad`` is preconditioned: if the loss uses the weight in
     another place too, such as an L2 penalty, that part of the gradient as well; use weight decay of
-    the optimizer instead. A gradient from before the block is added to the result, with a warning:
-    ``zero_grad()`` inside the block does not clear it. If the block raises, the gradients of
-    TrAct's weights are reset to those before the block. With ``moment_decay``, the block counts as
-    one step.
+    the optimizer instead. A gradient from before the block is added to the result, with a warning.
+    Call ``zero_grad()`` and ``optimizer.step()`` outside the block: inside, ``zero_grad()`` drops
+    the gradients of earlier micro-batches but not their rows. Call backward once for each forward
+    if it is compiled or uses reentrant checkpointing: add the losses before. If the block raises,
+    the gradients of TrAct's weights are reset to those before the block. With ``moment_decay``, the
+    block counts as one step.
 
     In a distributed run, the second moments are summed over all ranks at the end of the block. So
     every rank must run the block, and its last backward must synchronise gradients (use ``no_sync``
@@ -50,21 +57,22 @@ def accumulate(model: nn.Module) -> Iterator[None]:
     Raises:
         TrActValueError: the model has no TrAct layer or lost one, the weight of one is not a
             parameter, the model is inside another such block, forward and backward are on
-            different sides of the block, or the weight changed inside it.
+            different sides of the block, or an optimizer's step is inside it.
     """
     check_tract(model)
     reshard(model)
     pools = _make_pools(list(list_tract_layers(model).values()))
     try:
-        for pool in pools:
-            pool.open()
-        yield
-        for pool in pools:
-            pool.check_weight()
+        with _refused_steps(pools):
+            for pool in pools:
+                pool.open()
+            yield
         for pool in pools:
             pool.begin_sum_over_ranks()
         for pool in pools:
-            pool.finish_moment()
+            pool.moment.wait()
+        for pool in pools:
+            pool.check_grads()
         for pool in pools:
             pool.precondition()
     except BaseException:
@@ -78,6 +86,34 @@ def accumulate(model: nn.Module) -> Iterator[None]:
         pool.add_grad_back()
 
 
+@contextlib.contextmanager
+def _refused_steps(pools: "list[_Pool]") -> Iterator[None]:
+    """Let optimizers raise if they train the weights of these pools."""
+    trained = {id(held.parameter) for pool in pools for held in pool.set_aside}
+
+    def refuse(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        groups = optimizer.param_groups
+        if any(id(parameter) in trained for group in groups for parameter in group["params"]):
+            raise TrActValueError(
+                "optimizer.step() was called inside accumulate, where the gradient of a TrAct "
+                "weight is still the plain one; call it after the block."
+            )
+
+    def refuse_before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not any(map(callable, (*args[1:], *kwargs.values()))):  # a closure may end the block
+            refuse(optimizer, args, kwargs)
+
+    handles = (
+        register_optimizer_step_pre_hook(refuse_before),
+        register_optimizer_step_post_hook(refuse),
+    )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 @dataclass
 class _SetAside:
     """A parameter whose gradient from before the block is set aside."""
@@ -85,10 +121,11 @@ class _SetAside:
     parameter: Tensor
     before: Tensor | None = None
     copy: Tensor | None = None  # a wrapper (DDP) may overwrite ``before``
+    is_open: bool = False
 
     def open(self) -> None:
         grad = self.parameter.grad
-        self.before = grad
+        self.before, self.is_open = grad, True
         self.copy = None if grad is None else grad.clone()
         self.parameter.grad = None
         if grad is not None and grad.any():
@@ -105,6 +142,8 @@ class _SetAside:
             self.parameter.grad.add_(self.copy)
 
     def restore(self) -> None:
+        if not self.is_open:
+            return
         self.parameter.grad = self.before
         if self.before is not None and self.copy is not None:
             self.before.copy_(self.copy)
@@ -119,7 +158,6 @@ class _Pool:
     options: Options
     moment: SecondMoment
     layers: list[TrActLayer] = field(default_factory=list)
-    used: SecondMoment | None = None  # what the gradients are divided by: the moment or an average
 
     def __post_init__(self) -> None:
         parameters = [self.weight] if self.bias is None else [self.weight, self.bias]
@@ -131,7 +169,6 @@ class _Pool:
         return self.layers[0].lam
 
     def open(self) -> None:
-        self.version = self.weight._version
         for held in self.set_aside:
             held.open()
         for layer in self.layers:
@@ -142,52 +179,48 @@ class _Pool:
             layer.memory = layer.memory._replace(pool=None)
         self.own_total.resize_(0)  # a later backward of a forward inside the block sees this
 
-    def check_weight(self) -> None:
-        if self.weight._version != self.version:
-            raise TrActValueError(
-                "a TrAct weight changed inside accumulate, where its gradient is still the plain "
-                "one; call optimizer.step() after the block."
-            )
-
     def begin_sum_over_ranks(self) -> None:
         """Begin the sum even without a gradient on this rank: another rank may have one."""
         self.moment.begin_sum_over_ranks(sync_slot=None)
 
-    def finish_moment(self) -> None:
-        """Wait for the sum; a moving average takes it in, even without a gradient on this rank.
-
-        Layers that share the weight have averages of their own; all take in the same.
-        """
-        self.moment.wait()
-        self.used = self.moment
-        for layer in self.layers:
-            if layer.memory.average is not None:
-                self.used = layer.memory.average.update_average_(
-                    self.moment, self.options.moment_decay
-                )
-
-    def precondition(self) -> None:
-        grads = [held.parameter.grad for held in self.set_aside]
-        if any(grad is None for grad in grads):
+    def check_grads(self) -> None:
+        """Raise if the gradients are not those of the rows."""
+        if not self.has_grads:
             if self.own_rows > 0:
                 raise TrActValueError(
                     "accumulate found no .grad of a TrAct layer, although backward reached the "
                     "layer: it works with backward() and parameters that keep their .grad until "
                     "the end of the block, not with torch.autograd.grad or functional_call."
                 )
-            return
-        if not self.moment.has_calls:
+        elif not self.moment.has_calls:
             raise TrActValueError(
                 "accumulate found a gradient of a TrAct layer, but the layer was not called inside "
                 "the block; put forward and backward of each micro-batch inside the block."
             )
+
+    @property
+    def has_grads(self) -> bool:
+        return all(held.parameter.grad is not None for held in self.set_aside)
+
+    def precondition(self) -> None:
+        """Precondition the gradients; a moving average takes in the rows even without them.
+
+        Layers that share the weight have averages of their own; all take in the same.
+        """
+        used = self.moment
+        for layer in self.layers:
+            if layer.memory.average is not None:
+                used = layer.memory.average.update_average_(self.moment, self.options.moment_decay)
+        if not self.has_grads:
+            return
+        grads: list[Any] = [held.parameter.grad for held in self.set_aside]
         with torch.no_grad():
             if hasattr(grads[0], "full_tensor"):
-                self._precondition_sharded(grads)
+                self._precondition_sharded(grads, used)
             else:
-                self._precondition(grads)
+                self._precondition(grads, used)
 
-    def _precondition_sharded(self, grads: list[Any]) -> None:
+    def _precondition_sharded(self, grads: list[Any], used: SecondMoment) -> None:
         """Precondition DTensors in place.
 
         If they are sharded by outputs, and all outputs have the same second moment, each rank
@@ -196,21 +229,20 @@ class _Pool:
         placements = [placement for grad in grads for placement in grad.placements]
         by_outputs = all(p.is_replicate() or p.is_shard(0) for p in placements)
         if by_outputs and len(self.moment.total) == 1:
-            self._precondition([grad.to_local() for grad in grads])
+            self._precondition([grad.to_local() for grad in grads], used)
         else:
             from torch.distributed.tensor import distribute_tensor
 
             whole = [grad.full_tensor() for grad in grads]
-            self._precondition(whole)
+            self._precondition(whole, used)
             for grad, tract in zip(grads, whole, strict=True):
                 grad.copy_(distribute_tensor(tract, grad.device_mesh, grad.placements))
 
-    def _precondition(self, grads: list[Any]) -> None:
+    def _precondition(self, grads: list[Any], used: SecondMoment) -> None:
         """Precondition the gradients of weight and perhaps bias in place, if rows were added."""
-        assert self.used is not None
         grad_weight, grad_bias = grads[0], grads[1] if self.bias is not None else None
         results: tuple[Any, Any] = precondition_with_bias(
-            grad_weight, grad_bias, self.used, self.lam, relative=self.options.relative
+            grad_weight, grad_bias, used, self.lam, relative=self.options.relative
         )
         has_rows = torch.as_tensor(self.moment.num_rows) > 0
         for grad, tract in zip(grads, results, strict=False):

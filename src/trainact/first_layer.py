@@ -8,6 +8,7 @@ to the image, FEATURE after the first layer, WEIGHT if computed from parameters 
 import copy
 import enum
 import itertools
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from trainact.errors import (
     FirstLayerNotFoundError,
     TrActTypeError,
+    TrActValueError,
     UnsupportedLayerError,
     first_line,
 )
@@ -33,6 +35,7 @@ from trainact.example_inputs import (
 )
 from trainact.random_states import kept_random_states
 from trainact.rows import SUPPORTED_LAYERS, PlainLayer
+from trainact.sharding import reshard
 from trainact.torch_internals import find_base, tree_leaves, tree_map
 
 __all__ = ["find_first_layers"]
@@ -221,10 +224,20 @@ _Trace = tuple[_ImageTracer, Exception | None]
 
 
 def _list_traces(model: nn.Module) -> list[Callable[[nn.Module, Call], _Trace]]:
-    """Return the ways to run a forward; one set on an instance may not call a copy's layers."""
-    if any("forward" in vars(module) for module in model.modules()):
-        return [_trace_real_forward]
-    return [_trace_without_values, _trace_real_forward]
+    """Return the ways to run a forward: in a copy without values, and with the model itself.
+
+    A forward that is set on an instance may not call a copy's layers. A copy has bound methods and
+    forwards of torch.compile of its own.
+    """
+    own = [module for module in model.modules() if "forward" in vars(module)]
+    if not own:
+        return [_trace_without_values, _trace_real_forward]
+    if all(
+        isinstance(vars(module)["forward"], types.MethodType) or hasattr(module, "_orig_mod")
+        for module in own
+    ):
+        return [_trace_real_forward, _trace_without_values]
+    return [_trace_real_forward]
 
 
 def _trace_without_values(model: nn.Module, call: Call) -> _Trace:
@@ -238,7 +251,8 @@ def _trace_without_values(model: nn.Module, call: Call) -> _Trace:
 def _trace_real_forward(model: nn.Module, call: Call) -> _Trace:
     """Run the model itself; a model on the meta device is copied and filled with zeros."""
     if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
-        return _ImageTracer(), None  # a forward would initialise it
+        problem = "it has lazy layers, which a forward would initialise: run one yourself first"
+        return _ImageTracer(), TrActValueError(problem)
     if any(tensor.is_meta for tensor in _parameters_and_buffers(model)):
         try:
             model = _copy_with(model, lambda tensor: torch.zeros_like(tensor, device="cpu"))
@@ -247,7 +261,10 @@ def _trace_real_forward(model: nn.Module, call: Call) -> _Trace:
     parameter = next(model.parameters(), None)
     device = parameter.device if parameter is not None else torch.device("cpu")
     with evaluation_mode(model):
-        return _run_forward(model, _move(call, lambda tensor: _fill(tensor, device)))
+        try:
+            return _run_forward(model, _move(call, lambda tensor: _fill(tensor, device)))
+        finally:
+            reshard(model)
 
 
 def _run_forward(model: nn.Module, call: Call) -> _Trace:
@@ -299,7 +316,8 @@ def _fill(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def _read_timm_names(model: nn.Module) -> list[str]:
-    if not type(model).__module__.startswith("timm."):
+    kind = next(kind for kind in type(model).__mro__ if not kind.__module__.startswith("torch."))
+    if not kind.__module__.startswith("timm."):  # FSDP2 puts classes of torch in front
         return []  # a subclass may put layers in front
     names = read_timm_config(model).get("first_conv")
     names = [names] if isinstance(names, str) else list(names or ())

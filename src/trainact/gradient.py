@@ -133,8 +133,6 @@ def _apply(
     """Return the weight, or weight and bias, with TrAct's gradient."""
     _check_input(x)
     pool, average = memory.pool, memory.average
-    if is_inside_transform():
-        _check_transform(memory)
     if average is not None:
         _check_average(average, weight, patches)
     if pool is None and memory.sync_slot is not None and not options.sync:
@@ -154,18 +152,19 @@ def _apply(
     return outputs
 
 
-def _check_transform(memory: Memory) -> None:
-    if memory.pool is not None:
+def _check_transform(ctx: Any) -> None:
+    """Raise if a backward inside a transform would change tensors from outside it."""
+    if ctx.is_pooled:
         raise TrActValueError(
             "trainact.accumulate works with backward(), not inside torch.func's transforms; take "
             "the gradient of the whole batch there."
         )
-    if memory.average is not None:
+    if ctx.options.moment_decay:
         raise TrActValueError(
             "moment_decay changes its moving average in each backward, which torch.func's "
             "transforms do not allow; use backward(), or moment_decay=0."
         )
-    if memory.seed is not None:
+    if ctx.seed is not None:
         raise TrActValueError(
             "rows changes its seed in each backward, which torch.func's transforms do not allow; "
             "use backward(), or rows=None."
@@ -236,6 +235,8 @@ class _PreconditionGrad(torch.autograd.Function):
     def backward(
         ctx: Any, grad_weight: Tensor, grad_bias: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
+        if is_inside_transform():
+            _check_transform(ctx)
         with _without_autocast(grad_weight.device):
             if _begins_sum_early(ctx.options, is_pooled=ctx.is_pooled):
                 for call in take_calls_of_this_backward():

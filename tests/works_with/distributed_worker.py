@@ -33,7 +33,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import trainact
-from trainact import TrAct, TrActError, accumulate, synchronisation, tract_state, whiten
+from trainact import (
+    TrAct,
+    TrActError,
+    accumulate,
+    apply_tract,
+    synchronisation,
+    tract_state,
+    whiten,
+)
 from trainact.reference import cut_patches, tract_gradients_of_layer, whitened_weight_of_layer
 
 TIMEOUT = timedelta(seconds=120)
@@ -616,6 +624,31 @@ def a_sharded_network_trains_as_the_single_process_does():
             optimizer.step()
     for name, parameter in model.named_parameters():
         assert torch.allclose(whole(parameter), single.get_parameter(name), rtol=1e-7, atol=1e-9)
+
+
+@check
+def an_optimizer_made_after_the_search_trains_the_shards():
+    model = network()
+    fully_shard(model)
+    assert apply_tract(model, sync=True, example_input=batch()) == ["0"]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        losses.append(loss(model(mine(batch()))))
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[0] != losses[1]
+
+
+@check
+def the_first_layer_of_a_sharded_timm_model_is_known_without_a_forward():
+    timm_model = type("TimmModel", (nn.Sequential,), {"__module__": "timm.models.own"})
+    model = timm_model(nn.Conv2d(3, 4, 3), nn.ReLU())
+    model.pretrained_cfg = {"first_conv": "0"}
+    model.forward = None
+    fully_shard(model)
+    assert apply_tract(model) == ["0"]
 
 
 @check

@@ -439,6 +439,12 @@ class DropsEveryOtherGradient(LightningNetwork):
             optimizer_closure()
 
 
+class AccumulatesByItself(DropsEveryOtherGradient):
+    def optimizer_zero_grad(self, epoch, batch_idx, optimizer):
+        if batch_idx % 2 == 0:
+            optimizer.zero_grad()
+
+
 class SkipsTheFirstEpoch(LightningNetwork):
     def on_train_batch_start(self, batch, batch_idx):
         return -1 if (self.current_epoch, batch_idx) == (0, 1) else None
@@ -458,6 +464,21 @@ def test_gradients_that_lightning_drops_leave_no_rows(run, network, per_step, ep
         optimizer.zero_grad()
         with accumulate(expected):
             backpropagate(expected, window)
+        optimizer.step()
+    for name, weight in run.model.state_dict().items():
+        assert_close(weight, expected.state_dict()[name])
+
+
+def test_gradients_that_the_module_keeps_keep_their_rows(run):
+    run.whole_batch = True
+    expected, module = copy.deepcopy(run.model), AccumulatesByItself(run.model)
+    make_lightning_trainer(run, max_epochs=1).fit(module, run.loader())
+    optimizer = torch.optim.SGD(expected.parameters(), RATE, momentum=0.9)
+    for window in (run.micro_batches[:2], run.micro_batches[2:]):
+        optimizer.zero_grad()
+        with accumulate(expected):
+            for images, labels in window:
+                expected(images, labels)["loss"].backward()
         optimizer.step()
     for name, weight in run.model.state_dict().items():
         assert_close(weight, expected.state_dict()[name])

@@ -1,5 +1,6 @@
 """torch.func: gradients taken by transforms are TrAct's; what cannot be is refused."""
 
+import contextlib
 import copy
 
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vmap
 
 from cases import assert_close
-from trainact import TrAct, TrActValueError, apply_tract
+from trainact import TrAct, TrActValueError, accumulate, apply_tract
 from trainact.reference import tract_gradient_of_layer
 
 OPTIONS = [{}, {"center": True, "relative": True}]
@@ -67,6 +68,15 @@ def test_rows_is_refused():
     model = network(rows=8)
     with pytest.raises(TrActValueError, match="rows changes its seed in each backward"):
         grad(loss_of(model))(parameters_of(model), images(6))
+
+
+@pytest.mark.parametrize("options", [{"rows": 8}, {"moment_decay": 0.9}, {}])
+def test_what_does_not_train_the_weight_is_allowed_with_every_option(options):
+    model, x = network(**options), images(6)
+    with contextlib.nullcontext() if options else accumulate(model):
+        expected = torch.autograd.grad(model(x.requires_grad_()).sum(), x)[0]
+        assert_close(grad(lambda x: model(x).sum())(x), expected)
+        assert_close(vmap(model)(x.unsqueeze(1)).squeeze(1), model(x))
 
 
 @options_of_each

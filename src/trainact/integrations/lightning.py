@@ -27,6 +27,7 @@ class TrActAccumulation(Callback):
     def __init__(self) -> None:
         super().__init__()
         self._block = AccumulateBlock()
+        self._may_drop = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check the model and the kind of optimization."""
@@ -51,10 +52,16 @@ class TrActAccumulation(Callback):
     def on_before_zero_grad(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Any
     ) -> None:
-        """Forget the rows of micro-batches whose gradients Lightning drops."""
-        for layer in list_tract_layers(pl_module).values():
-            if self._block.is_open and layer.memory.pool is not None:
-                layer.memory.pool.clear_()
+        """Remember that Lightning may drop gradients; the module can override how."""
+        self._may_drop = True
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Any) -> None:
+        """Forget the rows of micro-batches whose gradients were dropped."""
+        for layer in list_tract_layers(pl_module).values() if self._may_drop else ():
+            grad, pool = layer.weight.grad, layer.memory.pool
+            if pool is not None and (grad is None or not grad.any()):
+                pool.clear_()
+        self._may_drop = False
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Any
