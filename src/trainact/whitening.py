@@ -149,7 +149,7 @@ def _compute_starts(
     if example_input is None:
         example_input = _make_example(model, first_call)
     selected = select_layers(model, layers, example_input)
-    reshard(model)  # the search may have run a forward
+    reshard(model)  # an evaluation may have run a forward
     names: dict[int, list[str]] = {}
     chosen: dict[str, PlainLayer] = {}
     for name, layer in selected.items():
