@@ -44,8 +44,8 @@ RIVAL = "eigen+frozen"
 """The strongest rival that is known."""
 WORDS = {
     f"tract-{DEFAULT_LAM:g}": "TrAct",
-    RIVAL: "frozen whitened start",
     ARM: "TrAct from a whitened start",
+    RIVAL: "frozen whitened start",
 }
 """The arms of the picture beside plain training, and what they are called."""
 ABSENT = "-"
