@@ -100,7 +100,7 @@ def _refused_steps(pools: "list[_Pool]") -> Iterator[None]:
             )
 
     def refuse_before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not any(map(callable, (*args[1:], *kwargs.values()))):  # a closure may end the block
+        if not any(map(callable, (*args, *kwargs.values()))):  # a closure may end the block
             refuse(optimizer, args, kwargs)
 
     handles = (
