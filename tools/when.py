@@ -20,7 +20,7 @@ from trainact.options import DEFAULT_LAM
 __all__ = ["PrintedPair", "list_printed_pairs", "write_when"]
 
 TRACT = f"tract-{DEFAULT_LAM:g}"
-WHITENED, FROZEN = f"eigen+{TRACT}", "eigen+frozen"
+WHITENED, TRAINED, FROZEN = f"eigen+{TRACT}", "eigen", "eigen+frozen"
 GROUPS: dict[Verdict | None, str] = {
     None: "No result",
     "worse": "Worse",
@@ -235,10 +235,11 @@ def _compare_with_control(results: Sequence[Result]) -> str:
 
 
 def _compare_starts(results: Sequence[Result]) -> str:
-    """Return a table: TrAct from a whitened start against TrAct, and a frozen one, by budget."""
+    """Return a table: TrAct, and TrAct from a whitened start, against that start without it."""
     rows = []
+    pairs = ((TRACT, FROZEN), (WHITENED, FROZEN), (WHITENED, TRAINED), (WHITENED, TRACT))
     for result in results:
-        for pair in ((TRACT, FROZEN), (WHITENED, FROZEN), (WHITENED, TRACT)):
+        for pair in pairs:
             for budget in _list_ended(result, pair):
                 for found in _compare(result, pair, budget=budget):
                     shown = (str(budget), format_difference(found), str(found.n))

@@ -152,6 +152,17 @@ def test_three_seeds_of_a_smaller_budget_are_preferred_to_two(tmp_path):
     assert [(epochs, n) for epochs, _, n in rows] == [("2", "3 |"), ("4", "2 |")]
 
 
+def test_tract_is_compared_with_a_trained_start(tmp_path):
+    write_arms(tmp_path, BETTER, (2.0, 2.5))
+    write_arms(tmp_path, BETTER, (1.0, 1.5), "eigen", plain=False)
+    write_arms(tmp_path, BETTER, (4.0, 4.5), "eigen+tract-0.1", plain=False)
+    rows = write_when(read_evidence(tmp_path), BENCH)["when-start"].splitlines()[2:]
+    assert [row.split(" | ")[1:5] for row in rows] == [
+        ["eigen+tract-0.1", "eigen", "4", "+3.00 [3.00, 3.00]"],
+        ["eigen+tract-0.1", "TrAct λ=0.1", "4", "+2.00 [2.00, 2.00]"],
+    ]
+
+
 def test_all_lambdas_of_a_table_have_the_same_seeds(tmp_path):
     write_arms(tmp_path, BETTER, (2.0, 2.5, 9.0))
     write_arms(tmp_path, BETTER, (4.0, 4.5), "tract-0.2", plain=False)
