@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> list[float]:
             logging_steps=1,
             save_strategy="no",
             report_to="none",
-            use_cpu=True,
+            use_cpu=True,  # remove this line to train on a GPU
         )
         trainer = Trainer(
             model,

@@ -7,7 +7,7 @@ from tools.opening import RIVAL
 from tools.reproduce import read_full_studies
 from trainact.lab.cost.estimates import count_run, read_throughputs
 from trainact.lab.environment import describe_hardware
-from trainact.lab.metric import ACCURACY, Metric, read_percent
+from trainact.lab.metric import ACCURACY, SIX_VIEWS, Metric, read_percent
 from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.records.record import Record, list_environments
 from trainact.lab.text import format_duration
@@ -16,7 +16,6 @@ __all__ = ["COMMAND", "write_fast_run"]
 
 RECIPE, ARMS, EPOCHS, SEED = "cifar10-speed", ("plain", "eigen+tract-0.1"), 10, 0
 COMMAND = f"trainact run {RECIPE} --arms {','.join(ARMS)} --epochs {EPOCHS} --seeds {SEED}"
-VIEWS = Metric("views", "views_correct", "test_seen")
 
 
 def write_fast_run(results: Path) -> dict[str, str]:
@@ -44,7 +43,8 @@ def _describe(records: Sequence[Record], rival: Record | None) -> str:
         {describe_hardware(row) for record in records for row in list_environments(record)}
     )
     plain, views = (
-        " and ".join(_format(metric, record) for record in records) for metric in (ACCURACY, VIEWS)
+        " and ".join(_format(metric, record) for record in records)
+        for metric in (ACCURACY, SIX_VIEWS)
     )
     text = (
         f"It took {format_duration(sum(record['seconds'] for record in records))} on "
@@ -53,7 +53,7 @@ def _describe(records: Sequence[Record], rival: Record | None) -> str:
     )
     if rival is None:
         return text
-    other, six = (_format(metric, rival) for metric in (ACCURACY, VIEWS))
+    other, six = (_format(metric, rival) for metric in (ACCURACY, SIX_VIEWS))
     return f"{text} A frozen whitened start (`--arms {RIVAL}`) gave {other}, with six views {six}."
 
 

@@ -13,10 +13,11 @@ from trainact.lab.analysis.answers import Answers, answer
 from trainact.lab.cost.bench import Row, read_bench
 from trainact.lab.cost.cases import FAST_NETWORK
 from trainact.lab.files import write_atomically
+from trainact.lab.metric import SIX_VIEWS, read_percent
 from trainact.lab.recipes.arms import BASELINE
 from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.report.curves import COLOURS, STYLE, export_picture
-from trainact.lab.report.experiment_page import ExperimentPage
+from trainact.lab.report.experiment_page import ExperimentPage, count_planned
 from trainact.lab.report.grid import Grid, render_markdown
 from trainact.lab.report.tables import describe_data, join_distinct
 from trainact.lab.report.wording import format_accuracy, format_difference, format_speed_up
@@ -48,6 +49,9 @@ WORDS = {
     RIVAL: "frozen whitened start",
 }
 """The arms of the picture beside plain training, and what they are called."""
+PUBLISHED, PUBLISHED_ACCURACY = "cifar10-speed93", 93.0
+"""The recipe whose ``RIVAL`` was published with six views of each test image, and its result there:
+the mean of 50 runs (cifar10-airbench, Jordan, 2024)."""
 ABSENT = "-"
 """A cell without a number."""
 
@@ -171,20 +175,16 @@ def _describe(pages: Mapping[str, ExperimentPage], step: Row | None) -> str:
     )
     notes = [
         "± is the standard deviation over seeds. Differences are in percentage points. Brackets "
-        "are 95 % intervals over seeds; they do not cover the choice of test images. A speed-up of "
-        "2× means that this arm needs half of the epochs for the accuracy that the other one has "
-        "in the end; we interpolate between runs of different lengths. < 1.00× means that it does "
-        "not reach that accuracy, ≥ that its shortest runs already do. All arms of a network have "
-        "the same learning rate, which was not tuned for TrAct; docs/evidence.md says how it was "
-        "chosen.",
+        "are 95 % intervals over seeds; they do not cover the choice of test images.",
+        "A speed-up of 2× means that this arm needs half of the epochs for the accuracy that the "
+        "other one has in the end; we interpolate between runs of different lengths. < 1.00× means "
+        "that it does not reach that accuracy, ≥ that its shortest runs already do.",
+        "All arms of a network have the same learning rate. It was not tuned for TrAct.",
+        *([_describe_published(pages[PUBLISHED])] if PUBLISHED in pages else []),
         *([] if step is None else [_describe_step(step)]),
-        *(
-            f"Not run yet with these epochs on the {SHOWN[name]}: {'; '.join(absent)}."
-            for name, page in pages.items()
-            if (absent := _list_absent(page))
-        ),
+        _describe_progress(pages),
     ]
-    return "\n\n".join([caption, _render_table(pages), " ".join(notes)])
+    return "\n\n".join([caption, _render_table(pages), "\n".join(f"- {note}" for note in notes)])
 
 
 def _render_table(pages: Mapping[str, ExperimentPage]) -> str:
@@ -235,11 +235,39 @@ def _list_cells(page: ExperimentPage) -> dict[str, str]:
     return cells
 
 
-def _list_absent(page: ExperimentPage) -> list[str]:
-    """Return the recipe's other arms that have no run with the epochs of the table."""
-    budget = _find_budget(page)
-    done = {record["arm"] for record in page.study.records if record["budget"] == budget}
-    return [arm.title for arm in find_experiment(page.study.name).arms if arm.name not in done]
+def _describe_progress(pages: Mapping[str, ExperimentPage]) -> str:
+    """Return how many of the planned runs of each network are done."""
+    parts = []
+    for name, page in pages.items():
+        done, planned = count_planned(find_experiment(name), page.study.records)
+        parts.append(f"{done} of {planned} ({SHOWN[name]})")
+    return f"Planned runs that are done: {', '.join(parts)}."
+
+
+def _describe_published(page: ExperimentPage) -> str:
+    """Return the accuracies of six views, beside the published one.
+
+    They are means over the seeds that all arms completed, at the table's budget.
+    """
+    budget, words = _find_budget(page), {BASELINE: "plain", **WORDS}
+    found: dict[str, dict[int, float]] = {}
+    for record in page.study.records:
+        if (record["budget"], record["status"]) == (budget, "complete") and record["arm"] in words:
+            percent = read_percent(SIX_VIEWS, record["epochs"][-1])
+            found.setdefault(record["arm"], {})[record["seed"]] = percent
+    seeds = set.intersection(*map(set, found.values()))
+    if not seeds:
+        return f"No seed of the {SHOWN[PUBLISHED]} was completed by all arms."
+    reached = ", ".join(
+        f"{statistics.fmean(found[name][seed] for seed in seeds):.2f} % ({word})"
+        for name, word in words.items()
+        if name in found
+    )
+    return (
+        f"With six views of each test image, the {SHOWN[PUBLISHED]} reaches {reached}. With the "
+        f"{WORDS[RIVAL]} it is a published recipe, cifar10-airbench, whose author reports "
+        f"{PUBLISHED_ACCURACY:.1f} %."
+    )
 
 
 def _describe_step(step: Row) -> str:

@@ -79,29 +79,30 @@ def fill_page(text: str, tables: dict[str, str]) -> str:
     return re.sub(r"<!-- ([\w-]+) -->.*?<!-- /\1 -->", fill, text, flags=re.DOTALL)
 
 
-def make_tables(pages: evidence.Evidence, root: Path = ROOT) -> dict[str, str]:
+def make_tables(pages: evidence.Evidence) -> dict[str, str]:
     """Return the text of every marked place, by name."""
-    record = json.loads((root / "results" / "bench" / "bench.json").read_text())
+    results = ROOT / "results"
+    record = json.loads((results / "bench" / "bench.json").read_text())
     return {
         **evidence.write_evidence(pages),
-        **write_reproduction(root / "results"),
-        **write_rivals(read_rivals(root / "results")),
-        **write_units(read_units(root / "results")),
-        **write_opening(pages, read_step(root / "results")),
-        **write_robustness(root / "results"),
+        **write_reproduction(results),
+        **write_rivals(read_rivals(results)),
+        **write_units(read_units(results)),
+        **write_opening(pages, read_step(results)),
+        **write_robustness(results),
         **write_when(pages, record),
         **write_steps(),
         "arms": render_arms(),
-        **write_fast_run(root / "results"),
-        **write_start_times(root / "results"),
-        **write_versions(root / "results"),
+        **write_fast_run(results),
+        **write_start_times(results),
+        **write_versions(results),
         "bench-layer": render_bench(record, "layer"),
         "bench-step": render_bench(record, "step"),
         "bench-step-brief": render_step_costs(record),
         "bench-launches": render_launches(record),
         "bench-made-with": describe_record(record),
-        **write_jax_bench(read_jax_bench(root / "results" / "bench" / JAX_FILE)),
-        "bench-zoo": render_zoo(read_zoo(root / "results" / "bench" / ZOO_FILE)),
+        **write_jax_bench(read_jax_bench(results / "bench" / JAX_FILE)),
+        "bench-zoo": render_zoo(read_zoo(results / "bench" / ZOO_FILE)),
     }
 
 
@@ -212,7 +213,7 @@ def _describe_load(rows: Sequence[dict[str, Any]]) -> str:
         return ""
     load = f"kept up to {max(known):.2g} cores busy" if known else "were not watched"
     return (
-        f" Each contest also ran plain against plain; {noisy} of {len(rows)} were noisy: the "
+        f" Each comparison also ran plain against plain; {noisy} of {len(rows)} were noisy: the "
         f"interval of that ratio was wider than {WIDEST_CONTROL:.0%} after up to {repeats} "
         f"repeats. Other processes {load}."
     )

@@ -19,7 +19,7 @@ from trainact.lab.records.record import Record
 from trainact.lab.records.results import list_record_files
 from trainact.lab.report.grid import Grid, render_markdown
 from trainact.lab.statistics import compute_t_interval
-from trainact.lab.text import count
+from trainact.lab.text import count, count_epochs
 
 __all__ = [
     *("NO_RECORD", "RecipeResult", "format_difference", "read_rivals", "render_trial"),
@@ -60,15 +60,16 @@ def read_rivals(results: Path) -> list[RecipeResult]:
     studies, damages = find_studies(folders)
     if damages:
         raise TrActValueError(damages[0].reason)
-    found = []
+    found: dict[str, RecipeResult] = {}
     for study in studies:
         if study.name not in RECIPES or study.kind != "full" or not study.records:
             continue
         budget = max(record["budget"] for record in study.records)
         records = [record for record in study.records if record["budget"] == budget]
-        result = _read_result(study.name, budget, records)
-        found += [result] if result is not None else []
-    return sorted(found, key=lambda result: RECIPES.index(result.name))
+        result, other = _read_result(study.name, budget, records), found.get(study.name)
+        if result is not None and (other is None or other.budget < budget):
+            found[study.name] = result
+    return [found[name] for name in RECIPES if name in found]
 
 
 def _read_result(name: str, budget: int, records: Sequence[Record]) -> RecipeResult | None:
@@ -139,7 +140,7 @@ def render_trial(results: Sequence[RecipeResult]) -> str:
         tuned = "; its first-layer learning rate is tuned" if arm.name in TUNED else ""
         text = "; ".join(map(_describe_part, parts)) + tuned
         runs = sum(arm == PLAIN or arm.name in result.arms for result in results)
-        rows.append((f"`{arm.name}`", text, str(runs) if runs else "not run yet"))
+        rows.append((f"`{arm.name}`", text, str(runs) if runs else "none yet"))
     return render_markdown(Grid("", ("arm", "what it is", "recipes"), tuple(rows), text_columns=2))
 
 
@@ -158,7 +159,7 @@ def _list_names(results: Sequence[RecipeResult]) -> list[str]:
 
 
 def _render_differences(results: Sequence[RecipeResult], field: str) -> str:
-    head = ["arm", *(f"{result.name}, {count(result.budget, 'epoch')}" for result in results)]
+    head = ["arm", *(f"{result.name}, {count_epochs(result.budget)}" for result in results)]
     rows = []
     if field == "to_plain":
         rows.append((BASELINE, *(f"{result.plain:.2f} %" for result in results)))

@@ -26,6 +26,8 @@ class UnitsResult:
 def read_units(results: Path) -> list[UnitsResult]:
     """Return the results of all recipes and kinds of inputs that have records.
 
+    Only the longest budget counts.
+
     Raises:
         TrActValueError: a record is damaged, or the records of a recipe cannot be compared.
     """
@@ -34,6 +36,8 @@ def read_units(results: Path) -> list[UnitsResult]:
         for values in VALUES:
             committed = read_committed(results / name_experiment(recipe, values))
             records = [record for record in committed if record["arm"] in UNITS]
+            longest = max((record["budget"] for record in records), default=0)
+            records = [record for record in records if record["budget"] == longest]
             if records:
                 answers = answer(records, against={UNITS[1]: UNITS[0]})
                 summaries = {summary.arm.name: summary for summary in answers.summaries}

@@ -95,16 +95,25 @@ def _run(folder: Path, python: str, torch: str, lowest: bool, suites: list[str])
 
 
 def _run_again(folder: Path, python: str, record: dict[str, Any]) -> dict[str, Any]:
-    """Return the record with the results that its failed tests have now."""
+    """Return the record with the results that its failed tests have now.
+
+    Raises:
+        TrActValueError: pytest does not know one of these tests any more.
+    """
     versions = [f"{name}=={version}" for name, version in record["packages"].items()]
     inside = _make_environment(folder, python, versions)
     state, suites = _read_state(inside), {}
     for name, before in record["suites"].items():
         suites[name] = before
         if before["failed"]:
-            places = (test.split("::", 1) for test in before["failed"])
-            tests = [f"{module.replace('.', '/')}.py::{test}" for module, test in places]
+            tests = list(dict.fromkeys(_find_place(test) for test in before["failed"]))
             now = _run_tests(inside, folder, tests)
+            ran = now["passed"] + now["skipped"] + len(now["failed"])
+            if ran < len(tests):  # an unknown test stops pytest before the others
+                raise TrActValueError(
+                    f"only {ran} of the {count(len(tests), 'test')} of {name} that failed ran "
+                    "again; pytest's message is above. Run the whole suite, without --again."
+                )
             suites[name] = before | {
                 **{key: before[key] + now[key] for key in ("passed", "skipped", "seconds")},
                 "failed": now["failed"],
@@ -115,6 +124,16 @@ def _run_again(folder: Path, python: str, record: dict[str, Any]) -> dict[str, A
                 },
             }
     return record | {"suites": suites}
+
+
+def _find_place(test: str) -> str:
+    """Return pytest's name of a test in a record, or the file of an error that came before tests.
+
+    >>> _find_place("tests.test_wrap::test_one[3]"), _find_place("::tests.test_wrap")
+    ('tests/test_wrap.py::test_one[3]', 'tests/test_wrap.py')
+    """
+    module, _, name = test.partition("::")
+    return f"{(module or name).replace('.', '/')}.py" + (f"::{name}" if module else "")
 
 
 def _make_environment(folder: Path, python: str, wanted: list[str]) -> str:
@@ -141,6 +160,7 @@ def _run_tests(inside: str, folder: Path, tests: list[str]) -> dict[str, Any]:
     report = folder / "report.xml"
     report.unlink(missing_ok=True)
     options = ["-q", "-m", "not slow", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    options += ["--continue-on-collection-errors"]
     process = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([inside, "-m", "pytest", *options, *tests], cwd=ROOT, env=process)
     return read_counts(report)

@@ -9,7 +9,7 @@ from trainact.lab.analysis.answers import ENOUGH_SEEDS, Difference, Verdict, ans
 from trainact.lab.paper.claims import read_claim
 from trainact.lab.paper.tables import PrintedTable, list_networks, read_tables
 from trainact.lab.paper.values import TRACT_ARMS, Key, PrintedValue
-from trainact.lab.recipes.arms import BASELINE, Arm
+from trainact.lab.recipes.arms import BASELINE, PLAIN, Arm
 from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.report.experiment_page import ExperimentPage
 from trainact.lab.report.grid import Grid, render_markdown
@@ -30,16 +30,26 @@ GROUPS: dict[Verdict | None, str] = {
 }
 """Titles of the groups of results, losses first."""
 VERDICTS: dict[Verdict, str] = {
-    "better": "better",
     "worse": "worse",
-    "unclear": "not clearly different",
+    "unclear": "no clear difference",
+    "better": "better",
+    "one seed": "one seed",
 }
-"""The words for a verdict in a sentence."""
+"""The columns of the summary, losses first."""
 ARMS = {
     TRACT: "TrAct",
     WHITENED: "TrAct from a whitened start",
     FROZEN: "a frozen whitened start",
 }
+OTHERS = {
+    BASELINE: "plain training",
+    TRACT: "TrAct",
+    TRAINED: "a whitened start trained without TrAct",
+    FROZEN: "a frozen whitened start",
+}
+CONTROL = "plain training with a tuned learning rate of the first layer"
+STARTS = ((TRACT, FROZEN), (WHITENED, FROZEN), (WHITENED, TRAINED), (WHITENED, TRACT))
+"""The arms that are compared with a whitened start or have one."""
 ACCURACIES = ("top1", "map")
 TIMED = {
     "time-cifar10-vit": "a small ViT on CIFAR-10",
@@ -56,6 +66,7 @@ class Result(NamedTuple):
     page: ExperimentPage
     budget: int
     to_plain: Difference | None  # None if no seed has a complete run of both
+    complete: int  # runs of TrAct
     diverged: tuple[int, ...]  # seeds of TrAct
 
 
@@ -82,14 +93,15 @@ def write_when(evidence: Evidence, bench: dict[str, Any]) -> dict[str, str]:
     places = {
         "when-summary": _describe_summary,
         "when-results": _list_groups,
-        "when-control": _compare_with_control,
-        "when-start": _compare_starts,
+        "when-control": _render_control,
+        "when-start": _render_starts,
         "when-budgets": _render_budgets,
         "when-lams": _render_lams,
     }
     return {
         **{name: write(results) if results else NO_RECORD for name, write in places.items()},
         "when-paper": _render_paper(),
+        "when-paper-brief": _describe_paper(),
         "when-paper-losses": _list_paper_losses(),
         "when-cost": _describe_cost(bench),
         "when-gpu-cost": _describe_gpu_cost(),
@@ -106,7 +118,7 @@ def _read_result(name: str, page: ExperimentPage) -> Result | None:
     summary = page.answers.find_summary(arms[TRACT], budget)
     assert summary is not None
     found = next((d for d in _list_differences(page) if d.budget == budget), None)
-    return Result(name, page, budget, found, summary.diverged)
+    return Result(name, page, budget, found, summary.n, summary.diverged)
 
 
 def _list_differences(page: ExperimentPage) -> list[Difference]:
@@ -154,40 +166,36 @@ def _list_ended(result: Result, arms: Collection[str]) -> dict[int, set[int]]:
 
 
 def _describe_summary(results: Sequence[Result]) -> str:
-    """Return how often TrAct was better and worse than plain, the control and a frozen start."""
-    to_control, to_frozen, from_start = [], [], []
-    for result in results:
-        if (control := _find_control(result)) is not None:
-            to_control.append(_compare(result, (TRACT, control.name), (control.name, BASELINE))[:1])
-        to_frozen.append(_compare(result, (TRACT, FROZEN)))
-        from_start.append(_compare(result, (WHITENED, FROZEN)))
+    """Return a table: how often TrAct was better and worse than each of the other ways."""
     comparisons = {
-        f"TrAct with λ = {DEFAULT_LAM:g} against plain training": [
-            [result.to_plain] if result.to_plain else [] for result in results
-        ],
-        "TrAct against plain training with a tuned learning rate for the first layer (the "
-        "control)": to_control,
-        "TrAct against a frozen whitened start without TrAct": to_frozen,
-        "TrAct from a whitened start against the frozen one": from_start,
+        (ARMS[TRACT], OTHERS[BASELINE]): [[r.to_plain] if r.to_plain else [] for r in results],
+        (ARMS[TRACT], CONTROL): [_compare_with_control(result)[2:] for result in results],
+        **{
+            (ARMS[arm], OTHERS[other]): [_compare(result, (arm, other)) for result in results]
+            for arm, other in (*STARTS, (WHITENED, BASELINE))
+        },
     }
-    lines = [f"- {title}: {_count_verdicts(found)}." for title, found in comparisons.items()]
-    for arm, title in ARMS.items():
-        if diverged := sum(_has_diverged(result, arm) for result in results):
-            lines.append(f"- Runs of {title} diverged on {count(diverged, 'recipe')}.")
-    return "\n".join([f"On {count(len(results), 'small recipe')} of our own:\n", *lines])
+    rows = []
+    for titles, found in comparisons.items():
+        verdicts = [difference.verdict for differences in found for difference in differences]
+        counts = [verdicts.count(verdict) for verdict in VERDICTS]
+        rows.append((*titles, *map(str, (*counts, len(results) - len(verdicts)))))
+    head = ("method", "compared with", *VERDICTS.values(), "no result")
+    blocks = [
+        f"In how many of {count(len(results), 'small recipe')} of our own a method was worse or "
+        "better than another:",
+        render_markdown(Grid("", head, tuple(rows), text_columns=2)),
+    ]
+    blocks += [
+        f"Runs of {title} diverged on {count(diverged, 'recipe')}."
+        for arm, title in ARMS.items()
+        if (diverged := sum(_has_diverged(result, arm) for result in results))
+    ]
+    return "\n\n".join(blocks)
 
 
 def _has_diverged(result: Result, arm: str) -> bool:
     return any(r["arm"] == arm and r["status"] != "complete" for r in result.page.study.records)
-
-
-def _count_verdicts(found: Sequence[Sequence[Difference]]) -> str:
-    """Return in how many comparisons an arm was better, worse and neither; some are empty."""
-    verdicts = [difference.verdict for differences in found for difference in differences]
-    parts = [f"{word} on {verdicts.count(verdict)}" for verdict, word in VERDICTS.items()]
-    parts += [f"one seed on {verdicts.count('one seed')}"] if "one seed" in verdicts else []
-    missing = len(found) - len(verdicts)
-    return ", ".join([*parts, f"no result on {missing}"] if missing else parts)
 
 
 def _list_groups(results: Sequence[Result]) -> str:
@@ -206,7 +214,11 @@ def _list_groups(results: Sequence[Result]) -> str:
 
 def _describe(result: Result) -> str:
     if result.to_plain is None:
-        return "every run diverged." if result.diverged else "no plain run to compare with."
+        if not result.complete:
+            return "every run diverged."
+        assert result.page.answers is not None
+        has_plain = result.page.answers.find_summary(PLAIN, result.budget) is not None
+        return f"no {'seed was completed by both' if has_plain else 'plain run to compare with'}."
     return describe_difference(result.to_plain, result.diverged)
 
 
@@ -218,28 +230,35 @@ def _find_control(result: Result) -> Arm | None:
     return next((arm for arm in (*done, *planned) if arm.kind == "lr"), None)
 
 
-def _compare_with_control(results: Sequence[Result]) -> str:
-    """Return a table: TrAct against the control, and the control against plain."""
+def _compare_with_control(result: Result) -> list[Difference]:
+    """Return TrAct minus plain, control minus plain and TrAct minus control, or nothing."""
+    control = _find_control(result)
+    if control is None:
+        return []
+    pairs = ((TRACT, BASELINE), (control.name, BASELINE), (TRACT, control.name))
+    return _compare(result, *pairs)
+
+
+def _render_control(results: Sequence[Result]) -> str:
+    """Return a table: TrAct and the control against plain, and against each other."""
     rows = []
     for result in results:
         if (control := _find_control(result)) is None:
             continue
-        found = _compare(result, (TRACT, BASELINE), (control.name, BASELINE), (TRACT, control.name))
         shown = ["no result yet"] * 5
-        if found:
+        if found := _compare_with_control(result):
             shown = [str(found[0].budget), str(found[0].n), *map(format_difference, found)]
         rows.append((result.name, control.title, *shown))
-    columns = ("TrAct to plain", "control to plain", "TrAct to control")
+    columns = ("TrAct minus plain", "control minus plain", "TrAct minus control")
     head = ("recipe", "control", "epochs", "n", *columns)
     return render_markdown(Grid("", head, tuple(rows), text_columns=2)) if rows else NO_RECORD
 
 
-def _compare_starts(results: Sequence[Result]) -> str:
+def _render_starts(results: Sequence[Result]) -> str:
     """Return a table: TrAct, and TrAct from a whitened start, against that start without it."""
     rows = []
-    pairs = ((TRACT, FROZEN), (WHITENED, FROZEN), (WHITENED, TRAINED), (WHITENED, TRACT))
     for result in results:
-        for pair in pairs:
+        for pair in STARTS:
             for budget in _list_ended(result, pair):
                 for found in _compare(result, pair, budget=budget):
                     shown = (str(budget), format_difference(found), str(found.n))
@@ -256,7 +275,7 @@ def _render_budgets(results: Sequence[Result]) -> str:
         for found in _list_differences(result.page)
         if len(_list_differences(result.page)) > 1
     )
-    return _render(("recipe", "epochs", "TrAct to plain", "n"), rows)
+    return _render(("recipe", "epochs", "TrAct minus plain", "n"), rows)
 
 
 def _render_lams(results: Sequence[Result]) -> str:
@@ -273,7 +292,7 @@ def _render_lams(results: Sequence[Result]) -> str:
             (result.name, f"{found.arm.lam:g}", format_difference(found), str(found.n))
             for found in _compare(result, *lams, budget=result.budget)
         ]
-    return _render(("recipe", "λ", "TrAct to plain", "n"), tuple(rows))
+    return _render(("recipe", "λ", "TrAct minus plain", "n"), tuple(rows))
 
 
 def _render(head: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> str:
@@ -317,6 +336,17 @@ def _render_paper() -> str:
     return render_markdown(Grid("", head, tuple(rows), text_columns=2))
 
 
+def _describe_paper() -> str:
+    """Return the same as a short list."""
+    lines = []
+    for table, pairs in _list_accuracy_tables():
+        found = [pair.difference for pair in pairs]
+        mean = f"{statistics.fmean(found):+.{pairs[0].tract.decimals}f}"
+        higher = f"{sum(d > 0 for d in found)} of {len(found)}"
+        lines.append(f"- {table.title}: higher with TrAct in {higher}, mean difference {mean}")
+    return "\n".join(lines)
+
+
 def _list_paper_losses() -> str:
     """Return the settings of the paper in which the number with TrAct is the lower one."""
     lines = []
@@ -347,4 +377,7 @@ def _describe_cost(bench: dict[str, Any]) -> str:
 def _describe_gpu_cost() -> str:
     """Return the extra training time that the paper states for GPUs."""
     stated = ", ".join(f"{read_claim(name).stated} % for {net}" for name, net in TIMED.items())
-    return f"We have not measured GPUs yet. The paper states a longer training time by {stated}."
+    return (
+        f"We have not measured GPUs. On GPUs, the paper reports that training takes longer by "
+        f"{stated}."
+    )

@@ -8,7 +8,7 @@ import argparse
 import importlib.metadata
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,9 +90,9 @@ class Row(NamedTuple):
         return f"| {' | '.join(cells)} |"
 
 
-def list_references(sources: Iterable[str] = ("timm", "torchvision", "hf")) -> Iterator[str]:
+def list_references() -> Iterator[str]:
     """Yield the models of the page, as ``build_meta_model`` takes them."""
-    for source in sources:
+    for source in ("timm", "torchvision", "hf"):
         names: Sequence[str] = {"timm": TIMM_SMALLEST, "hf": TRANSFORMERS}.get(source, ())
         yield from (f"{source}:{name}" for name in names or list_names(source))
 

@@ -82,6 +82,20 @@ def test_float32_agrees_with_the_core(name, center):
     assert_gradients(grads, expected, geometry, 0.1, 1e-5)
 
 
+def test_a_lam_of_each_sample_needs_a_weight_of_each():
+    x, weight = jnp.eye(4, 5), jnp.ones((5, 3))
+    lams = jnp.array([0.1, 10.0])
+
+    def loss(weight, lam):
+        return (x @ tract_weight(weight, second_moment(x), lam)).sum()
+
+    with pytest.raises(TrActValueError, match="each sample has its own lam, but all share one"):
+        jax.grad(lambda weight: jax.vmap(loss, (None, 0))(weight, lams).sum())(weight)
+    weights = jnp.stack([weight, weight])
+    grads = jax.grad(lambda weights: jax.vmap(loss)(weights, lams).sum())(weights)
+    assert_near(grads[1], jax.grad(loss)(weight, 10.0), 1e-6)
+
+
 def test_the_weight_keeps_its_bits_and_dtype():
     x, weight, *_ = as_jax(GEOMETRIES["conv-3x3-same"], jnp.float32)
     moment = second_moment(x, (3, 3), padding="SAME")

@@ -34,6 +34,7 @@ from hypothesis import strategies as st
 
 from trainact import reference
 from trainact.errors import (
+    TrActTypeError,
     TrActValueError,
     UnsupportedLayerError,
 )
@@ -178,26 +179,27 @@ def test_float32_agrees_with_the_core(kind, name):
     assert_gradients(grads, geometry.train_core(0.1, center=True), geometry, 0.1, 1e-5)
 
 
-CASES = (st.sampled_from(list(RUNS)), geometries(2), st.sampled_from(OPTIONS))
+LAMS = st.sampled_from([0.01, 0.1, 1.0])
+CASES = (st.sampled_from(list(RUNS)), geometries(), LAMS, st.sampled_from(OPTIONS))
 
 
-def check_any_layer(kind: str, geometry: Geometry, options) -> None:
-    if kind == "equinox" and (len(geometry.kernel) == 1 or 0 in geometry.shape):
+def check_any_layer(kind: str, geometry: Geometry, lam: float, options) -> None:
+    if kind == "equinox" and (len(geometry.kernel) in (1, 3) or 0 in geometry.shape):
         kind = "nnx"
-    check_layer(kind, geometry, 0.1, *options)
+    check_layer(kind, geometry, lam, *options)
 
 
 @given(*CASES)
 @settings(max_examples=40)
-def test_any_layer_has_the_gradient_of_the_reference(kind, geometry, options):
-    check_any_layer(kind, geometry, options)
+def test_any_layer_has_the_gradient_of_the_reference(kind, geometry, lam, options):
+    check_any_layer(kind, geometry, lam, options)
 
 
 @pytest.mark.slow
 @given(*CASES)
 @settings(max_examples=300)
-def test_any_of_many_layers_has_the_gradient_of_the_reference(kind, geometry, options):
-    check_any_layer(kind, geometry, options)
+def test_any_of_many_layers_has_the_gradient_of_the_reference(kind, geometry, lam, options):
+    check_any_layer(kind, geometry, lam, options)
 
 
 PADDED = {
@@ -411,6 +413,19 @@ def test_layers_refuse_what_they_cannot_train():
         tract_linen.TrActDense(4, use_bias=False, center=True).init(KEY, x)
     with pytest.raises(UnsupportedLayerError, match=r"input_dilation=2; TrAct takes 1\."):
         tract_linen.TrActConv(4, (3, 3), input_dilation=2).init(KEY, x)
+    mask = jnp.ones((3, 3, 3, 4))
+    with pytest.raises(UnsupportedLayerError, match="Conv has a mask; TrAct takes none"):
+        tract_linen.TrActConv(4, (3, 3), mask=mask).init(KEY, x)
+    with pytest.raises(UnsupportedLayerError, match="Conv has a mask; TrAct takes none"):
+        tract_nnx.TrActConv(3, 4, (3, 3), mask=mask, rngs=nnx.Rngs(0))
+    with pytest.raises(UnsupportedLayerError, match="Conv has 4 dimensions; TrAct takes 1 to 3"):
+        tract_nnx.TrActConv(3, 4, (2, 2, 2, 2), rngs=nnx.Rngs(0))
+    with pytest.raises(TrActTypeError, match="axis_name=3 is not accepted"):
+        tract_nnx.TrActLinear(3, 4, axis_name=3, rngs=nnx.Rngs(0))
+    with pytest.raises(
+        TrActValueError, match=r"one image \[C, height, width\]; got the shape \(3,"
+    ):
+        tract_eqx.TrActConv2d(3, 4, 3, key=KEY)(jnp.ones((3, 8)))
     with pytest.raises(TrActValueError, match="lam=0 is out of range"):
         tract_linen.TrActDense(4, lam=0).init(KEY, x)
     layer = tract_nnx.TrActConv(3, 4, (3, 3), rngs=nnx.Rngs(0))
@@ -451,13 +466,29 @@ def test_compiled_inference_is_that_of_the_plain_layer(kind):
     assert tract == plain
 
 
-def test_masked_kernels_are_preconditioned_where_they_are_applied():
-    x = jnp.asarray(np.random.default_rng(0).standard_normal((4, 8, 8, 3)), jnp.float32)
-    mask = jnp.zeros((3, 3, 3, 4)).at[1].set(1)
-    layer = tract_nnx.TrActConv(3, 4, (3, 3), mask=mask, rngs=nnx.Rngs(0))
-    grad = nnx.grad(lambda layer: (layer(x) ** 2).sum())(layer)["kernel"][...]
-    assert not grad[0].any()
-    assert grad[1].any()
+def test_complex_numbers_are_refused():
+    x = jnp.ones((2, 3), jnp.complex64)
+    with pytest.raises(TrActTypeError, match="TrAct needs a real input; got complex64"):
+        tract_nnx.TrActLinear(3, 4, rngs=nnx.Rngs(0))(x)
+    with pytest.raises(TrActTypeError, match="TrAct needs a real weight; got complex64"):
+        tract_linen.TrActDense(4, param_dtype=jnp.complex64).init(KEY, x.real)
+    with pytest.raises(TrActTypeError, match="TrAct needs a real input; got complex64"):
+        jax.vmap(tract_eqx.TrActLinear(3, 4, key=KEY))(x)
+
+
+def test_tokens_of_equinox_name_both_vmaps():
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((5, 7, 6)), jnp.float32)
+    layer = tract_eqx.TrActLinear(6, 4, axis_name=["batch", "tokens"], key=KEY)
+
+    def loss(layer):
+        over_tokens = jax.vmap(layer, axis_name="tokens")
+        return jnp.square(jax.vmap(over_tokens, axis_name="batch")(x)).sum()
+
+    rows = x.reshape(-1, 6)
+    plain = 2 * (rows @ layer.weight.T + layer.bias).T @ rows
+    matrix = rows.T @ rows / len(rows) + 0.1 * jnp.eye(6)
+    grad = eqx.filter_jit(eqx.filter_grad(loss))(layer).weight
+    assert_near(grad, jnp.linalg.solve(matrix, plain.T).T, 1e-5)
 
 
 def test_scalar_inputs_of_equinox():

@@ -59,6 +59,33 @@ def test_it_is_that_of_the_rows_of_any_of_many_layers(geometry):
     check_moment(geometry)
 
 
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        Geometry((40, 261)),
+        Geometry((2, 20, 30, 3), 5, (10, 10), (10, 10)),
+        Geometry((2, 23, 27, 3), 5, (11, 11), (4, 4), "SAME"),
+    ],
+)
+def test_wide_rows_are_multiplied_in_blocks_of_columns(geometry):
+    check_moment(geometry)
+
+
+def test_numbers_may_be_those_of_numpy():
+    x = jnp.asarray(np.random.default_rng(0).random((2, 9, 8, 4)), jnp.float32)
+    expected = second_moment(x, (3, 2), (2, 1), 1, feature_group_count=2)
+    given = second_moment(
+        x, np.array([3, 2]), np.array([2, 1]), np.int64(1), feature_group_count=np.int64(2)
+    )
+    assert np.array_equal(given, expected)
+
+
+def test_covariances_are_measured_where_jax_promotes_nothing():
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
+        x = jnp.asarray(np.random.default_rng(0).random((2, 9, 8, 3)), jnp.float64)
+        assert second_moment(x, (3, 3), center=True).matrix.dtype == jnp.float64
+
+
 def test_one_image_needs_no_batch_dimension():
     x = jnp.asarray(np.random.default_rng(0).random((9, 8, 3)), jnp.float32)
     with_batch = second_moment(x[None], (3, 3), padding=1)
@@ -179,6 +206,11 @@ X = jnp.ones((2, 8, 8, 4))
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
+        (
+            (X, None, 1, "VALID", 1, 1, 3),
+            TrActTypeError,
+            "axis_name=3 is not accepted; use the name",
+        ),
         (([[1.0]],), TrActTypeError, r"x= takes a JAX array; got list\."),
         ((X.astype(complex),), TrActTypeError, "TrAct needs a real input; got complex"),
         ((jnp.ones(()),), TrActValueError, "x has no dimensions"),

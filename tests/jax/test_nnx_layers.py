@@ -53,6 +53,33 @@ def test_the_first_layer_is_the_first_one_called():
     assert tract_nnx.remove_tract(model) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kernel_size": (3, 3), "mask": jnp.ones((3, 3, 3, 4))}, "Conv has a mask"),
+        ({"kernel_size": (3, 3), "input_dilation": 2}, "input_dilation=2; TrAct takes 1"),
+        ({"kernel_size": (2, 2, 2, 2)}, "Conv has 4 dimensions"),
+    ],
+)
+def test_a_layer_that_cannot_be_trained_is_not_changed(arguments, message):
+    layer = nnx.Conv(3, 4, rngs=nnx.Rngs(0), **arguments)
+    with pytest.raises(UnsupportedLayerError, match=message):
+        tract_nnx.apply_tract(layer)
+    assert type(layer) is nnx.Conv
+
+
+def test_classes_of_your_own_are_not_changed_back():
+    class Own(tract_nnx.TrActConv):
+        pass
+
+    model = Stem(nnx.Rngs(0))
+    tract_nnx.apply_tract(model)
+    model.body = Own(8, 8, (3, 3), rngs=nnx.Rngs(0))
+    with pytest.raises(UnsupportedLayerError, match="layer 'body': remove_tract cannot change Own"):
+        tract_nnx.remove_tract(model)
+    assert type(model.stem) is tract_nnx.TrActConv
+
+
 def test_a_removed_layer_leaves_no_trace():
     plain = nnx.Linear(5, 4, rngs=nnx.Rngs(0))
     layer = nnx.clone(plain)
@@ -61,6 +88,22 @@ def test_a_removed_layer_leaves_no_trace():
     tract_nnx.remove_tract(layer)
     assert nnx.graphdef(layer) == nnx.graphdef(plain)
     assert jax.tree.structure(layer) == jax.tree.structure(plain)
+
+
+class Flattened(nnx.Module):
+    """Fails on images of other sizes than 28, after a layer that sees a constant."""
+
+    def __init__(self):
+        self.positions = nnx.Linear(3, 4, rngs=nnx.Rngs(0))
+        self.stem = nnx.Linear(784, 4, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        shift = self.positions(jnp.ones((1, 3)))
+        return self.stem(x.reshape(len(x), 784)) + shift
+
+
+def test_a_layer_before_a_failure_does_not_end_the_search():
+    assert tract_nnx.apply_tract(Flattened()) == "stem"
 
 
 class Conditioned(nnx.Module):

@@ -22,8 +22,8 @@ PARTS = {
 }
 
 
-def write_results(folder, name, accuracies, budget=4):
-    """Write the records of a recipe: by arm, the accuracy of each seed."""
+def make_records(accuracies, budget=4):
+    """Return the records of a recipe: by arm, the accuracy of each seed."""
     records = []
     for arm, values in accuracies.items():
         for seed, accuracy in enumerate(values):
@@ -32,8 +32,12 @@ def write_results(folder, name, accuracies, budget=4):
                 record["recipe"].setdefault(table, {}).update(fields)
             record["recipe"]["tract"].setdefault("lam", 0.1)
             records.append({**record, "seal": seal(record)})
+    return records
+
+
+def write_results(folder, name, accuracies, others=()):
     (folder / name).mkdir(exist_ok=True)
-    write_records(folder / name / RECORDS, records)
+    write_records(folder / name / RECORDS, [*make_records(accuracies), *others])
 
 
 @pytest.fixture
@@ -154,7 +158,7 @@ def test_a_tuned_arm_is_one_arm_whatever_its_multiplier(tmp_path):
 def test_every_arm_of_the_trial_is_described(results):
     table = render_trial([])
     assert "| `eigen+tract-0.1+lr-0.1` | the first layer starts with the eigenvectors" in table
-    assert "; TrAct with λ = 0.1; the first layer's learning rate times 0.1 | not run yet" in table
+    assert "; TrAct with λ = 0.1; the first layer's learning rate times 0.1 | none yet" in table
     assert "| `tract-centered` | TrAct with the covariance of the inputs, jointly" in table
     assert "; its first-layer learning rate is tuned |" in table
     assert table.count("\n") == 1 + 19
@@ -174,8 +178,18 @@ def test_without_records_every_place_says_so(tmp_path):
     assert tables["rivals-verdict"] == tables["rivals-slow"] == NO_RECORD
 
 
-def test_shorter_budgets_do_not_count(results):
-    write_results(results / RECIPES[0], "more", {"plain": [1.0, 1.0], "tract-0.1": [1.0, 1.0]}, 2)
-    (result, *_) = read_rivals(results)
-    assert result.budget == 4
-    assert result.plain == 51
+@pytest.mark.parametrize("folder", ["", "more"])
+def test_shorter_budgets_do_not_count(results, folder):
+    """In the same file as the longest one, or in a file of their own."""
+    accuracies = {"plain": [50.0, 52.0], "tract-0.1": [53.0, 53.0]}
+    shorter = make_records({"plain": [1.0, 1.0], "tract-0.1": [1.0, 1.0]}, 2)
+    if folder:
+        write_results(results, RECIPES[0], accuracies)
+        (results / RECIPES[0] / folder).mkdir()
+        write_records(results / RECIPES[0] / folder / RECORDS, shorter)
+    else:
+        write_results(results, RECIPES[0], accuracies, shorter)
+    found = read_rivals(results)
+    assert len(found) == len(RECIPES)
+    assert found[0].budget == 4
+    assert found[0].plain == 51

@@ -1,5 +1,7 @@
 """The page's part on inputs of other units, from made-up records."""
 
+import itertools
+
 import pytest
 
 from comparison_records import make_record
@@ -13,12 +15,12 @@ from trainact.lab.records.results import RECORDS, write_records
 RECIPE = "cifar10-cpu-vit-sgd"
 
 
-def write_results(folder, values, accuracies, diverged=()):
+def write_results(folder, values, accuracies, diverged=(), budgets=(4,)):
     """Write the records of an experiment: by arm, the accuracy of each seed."""
     records = []
-    for arm, numbers in accuracies.items():
-        for seed, accuracy in enumerate(numbers):
-            record = make_record(arm, 4, seed, accuracy)
+    for arm, budget in itertools.product(accuracies, budgets):
+        for seed, accuracy in enumerate(accuracies[arm]):
+            record = make_record(arm, budget, seed, accuracy + budget - budgets[0])
             record["recipe"].setdefault("data", {})["values"] = values
             if (arm, seed) in diverged:
                 record |= {"status": "diverged", "failure": "the loss became nan"}
@@ -50,6 +52,14 @@ def test_the_arms_are_compared_on_each_kind_of_inputs(tmp_path):
         f"| {RECIPE} | [0, 1] | 1 run diverged | - | - |",
         f"| {RECIPE} | [0, 255] | 41.50 % (2 seeds), 1 run diverged | 51.00 % (2 seeds), 1 run diverged | +10.00 (1 seed) |",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("budgets", [(4, 8), (8, 4)])
+def test_means_and_difference_are_those_of_the_longest_budget(tmp_path, budgets):
+    one, other = UNITS
+    write_results(tmp_path, "raw", {one: [50.0, 51.0], other: [52.0, 53.0]}, budgets=budgets)
+    (result,) = read_units(tmp_path)
+    assert {s.budget for s in (*result.summaries.values(), result.difference)} == {8}
 
 
 def test_without_records_the_place_says_so(tmp_path):

@@ -95,6 +95,39 @@ def test_the_tests_that_failed_can_run_again(project, monkeypatch):
     assert " torch==2.12.1+cpu torch-tract==1.0" in (project / "bin" / "calls").read_text()
 
 
+@pytest.mark.slow
+def test_a_failed_test_that_pytest_does_not_know_any_more_leaves_the_record_as_it_is(
+    project, monkeypatch, capfd
+):
+    monkeypatch.setattr(versions, "ENVIRONMENT", f"print({json.dumps(STATE)!r})")
+    file = project / "old.json"
+    failed = ["tests.test_small::test_one", "tests.test_small::test_renamed"]
+    file.write_text(json.dumps(make_record("2.12.1", failed=failed)))
+    before = file.read_text()
+    assert main(["--again", str(file), "--results", str(project)]) == 2
+    assert "only 0 of the 2 tests of core that failed ran again" in capfd.readouterr().err
+    assert file.read_text() == before
+    assert not (project / FOLDER).exists()
+
+
+@pytest.mark.slow
+def test_a_file_that_could_not_be_read_is_run_again_as_a_whole(project, monkeypatch):
+    state = json.dumps({"python": "3.11.7", **STATE})
+    monkeypatch.setattr(versions, "ENVIRONMENT", f"print({state!r})")
+    broken = project / "tests" / "test_broken.py"
+    broken.write_text("import absent\n")
+    assert main(["--suites", "core", "--results", str(project)]) == 1
+    (file,) = (project / FOLDER).iterdir()
+    core = json.loads(file.read_text())["suites"]["core"]
+    assert core["passed"] == 1  # the other files ran
+    assert core["failed"][0] == "::tests.test_broken"
+    broken.write_text("def test_one(): pass\ndef test_two(): pass\n")
+    assert main(["--again", str(file), "--results", str(project)]) == 1
+    core = read_records(project)[0]["suites"]["core"]
+    assert core["passed"] == 3
+    assert len(core["failed"]) == 2
+
+
 def test_a_run_of_other_suites_replaces_no_record(tmp_path, monkeypatch):
     counts = {"passed": 1, "skipped": 0, "failed": []}
     full = make_record("2.12.1", **{"works-with": counts})

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from trainact.defaults import DEFAULT_LAM
-from trainact.errors import UnsupportedLayerError
+from trainact.errors import TrActValueError, UnsupportedLayerError
 from trainact.jax.gradient import Options, check_bias, check_options, precondition_call
 from trainact.jax.moments import AxisName
 from trainact.jax.patches import DENSE, Patches, describe_patches
@@ -90,7 +90,16 @@ class TrActConv2d(eqx.nn.Conv2d):
         self.lam, self.options = _check_settings(self, lam, Options(center, relative, axis_name))
 
     def __call__(self, x: jax.Array, *, key: Any = None) -> jax.Array:
-        """Compute what the plain layer computes."""
+        """Compute what the plain layer computes.
+
+        Raises:
+            TrActValueError: it is not one image, [C, height, width].
+        """
+        if jnp.ndim(x) != 3:
+            raise TrActValueError(
+                f"TrActConv2d takes one image [C, height, width]; got the shape {jnp.shape(x)}. "
+                "Use jax.vmap for a batch."
+            )
         padding: Any = self.padding
         rows = x
         if self.padding_mode != "ZEROS":

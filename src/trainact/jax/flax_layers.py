@@ -1,8 +1,8 @@
 """What Flax's layers of both kinds, NNX and Linen, share.
 
 They call ``promote_dtype`` with input, kernel and bias right before they apply the kernel: the
-input is padded already if zeros are not what pads it, and the kernel is masked. There the kernel
-gets TrAct's gradient, and all else is Flax's own.
+input is padded already if zeros are not what pads it. There the kernel gets TrAct's gradient, and
+all else is Flax's own.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ import jax
 
 from trainact.errors import UnsupportedLayerError
 from trainact.jax.gradient import Options, check_bias, check_options, precondition_call
-from trainact.jax.patches import DENSE, Patches, describe_patches
+from trainact.jax.patches import DENSE, MOST_DIMENSIONS, Patches, describe_patches
 from trainact.option_checks import check_lam
 
-__all__ = ["describe_layer", "precondition_layer"]
+__all__ = ["check_flax_layer", "describe_layer", "precondition_layer"]
 
 PADDED_BEFORE = ("CAUSAL", "CIRCULAR", "REFLECT")
 """Paddings that Flax applies to the input itself."""
@@ -33,25 +33,40 @@ def precondition_layer(
     options = check_options(Options(layer.center, layer.relative, layer.axis_name))
     if options.center is True:
         check_bias(layer)
+    check_flax_layer(layer)
     return precondition_call(kernel, bias, x, describe_layer(layer, x), lam, options)
+
+
+def check_flax_layer(layer: Any, where: str = "") -> None:
+    """Raise an UnsupportedLayerError if TrAct cannot train a layer with these settings."""
+    if not hasattr(layer, "kernel_size"):
+        return
+    name = f"{where}{type(layer).__name__}"
+    if layer.mask is not None:
+        raise UnsupportedLayerError(
+            f"{name} has a mask; TrAct takes none: it moves all weights of an output together."
+        )
+    if any(step != 1 for step in _as_tuple(layer.input_dilation)):
+        raise UnsupportedLayerError(
+            f"{name} has input_dilation={layer.input_dilation!r}; TrAct takes 1."
+        )
+    dims = len(_as_tuple(layer.kernel_size))
+    if dims > MOST_DIMENSIONS:
+        raise UnsupportedLayerError(
+            f"{name} has {dims} dimensions; TrAct takes 1 to {MOST_DIMENSIONS}."
+        )
 
 
 def describe_layer(layer: Any, x: jax.Array) -> Patches:
     """Return how a layer cuts ``x`` into rows: what reaches its ``promote_dtype``."""
     if not hasattr(layer, "kernel_size"):
         return DENSE
-    size = layer.kernel_size
-    kernel_size = (size,) if isinstance(size, int) else tuple(size)
-    if any(step != 1 for step in _as_tuple(layer.input_dilation)):
-        raise UnsupportedLayerError(
-            f"{type(layer).__name__} has input_dilation={layer.input_dilation!r}; TrAct takes 1."
-        )
     padding = layer.padding
     if isinstance(padding, str) and padding in PADDED_BEFORE:
         padding = "VALID"
     return describe_patches(
         x.shape,
-        kernel_size,
+        _as_tuple(layer.kernel_size),
         _as_steps(layer.strides),
         padding,
         _as_steps(layer.kernel_dilation),

@@ -20,6 +20,7 @@ from trainact.errors import TrActTypeError, TrActValueError, UnsupportedLayerErr
 from trainact.jax.moments import (
     AxisName,
     Covariance,
+    check_axis_name,
     find_dtype,
     measure_covariance,
     measure_second_moment,
@@ -48,7 +49,7 @@ class Options(NamedTuple):
 
 
 def check_options(options: Options) -> Options:
-    """Return ``options``.
+    """Return ``options``, hashable.
 
     Raises:
         TrActTypeError: an option is of the wrong type.
@@ -56,7 +57,7 @@ def check_options(options: Options) -> Options:
     """
     check_center(options.center)
     check_flag("relative", options.relative)
-    return options
+    return options._replace(axis_name=check_axis_name(options.axis_name))
 
 
 @overload
@@ -168,7 +169,11 @@ def precondition_call(
         patches: how the layer cuts it.
         lam: λ, checked.
         options: checked.
+
+    Raises:
+        TrActTypeError: input or weight are complex.
     """
+    weight, x = check_input(weight, "weight"), check_input(x)
     x = lax.stop_gradient(x)  # else a gradient by the input would use up the rule for the weight
     if options.center is True:
         return _pass_call(patches, options, weight, bias, x, lam)
@@ -186,7 +191,8 @@ def _pass_forward(options: Options, weight: Any, bias: Any, moment: Any, lam: An
 
 
 def _pass_backward(options: Options, kept: Any, grads: Any) -> Any:
-    _check_axes(kept[0][0], grads[0])
+    (matrix, _), lam = kept
+    _check_axes(matrix, lam, grads[0])
     return *divide_gradients(*grads, *kept, relative=options.relative), None, None
 
 
@@ -283,8 +289,8 @@ def check_bias(layer: Any, where: str = "") -> None:
         )
 
 
-def _check_axes(matrix: jax.Array, grad: jax.Array) -> None:
-    """Raise a TrActValueError if one gradient of all samples meets a second moment of each.
+def _check_axes(matrix: jax.Array, lam: jax.Array, grad: jax.Array) -> None:
+    """Raise a TrActValueError if one gradient of all samples meets a second moment or λ of each.
 
     JAX would divide it by each of them, and add up the results.
     """
@@ -293,6 +299,11 @@ def _check_axes(matrix: jax.Array, grad: jax.Array) -> None:
             "under this vmap each sample has its own second moment, but all share one weight: give "
             "the vmap an axis_name, and pass the same axis_name to the layer or to second_moment; "
             "nested vmaps take a tuple of names."
+        )
+    if _list_vmaps(lam) - _list_vmaps(grad):
+        raise TrActValueError(
+            "under this vmap each sample has its own lam, but all share one weight: map over the "
+            "weight too, or use one lam."
         )
 
 

@@ -5,9 +5,10 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from trainact.errors import TrActValueError
+from trainact.errors import TrActTypeError, TrActValueError
 from trainact.jax.outer_products import sum_outer_products
 from trainact.jax.patches import (
     DENSE,
@@ -22,6 +23,7 @@ from trainact.option_checks import check_flag
 __all__ = [
     "AxisName",
     "Covariance",
+    "check_axis_name",
     "find_dtype",
     "measure_covariance",
     "measure_second_moment",
@@ -105,13 +107,14 @@ def second_moment(
         TrActValueError: an argument is out of range.
     """
     check_flag("center", center)
+    axis_name = check_axis_name(axis_name)
     x = check_input(x)
     if kernel_size is None:
         if x.ndim == 0:
             raise TrActValueError("x has no dimensions; a dense layer takes [..., n].")
         patches = DENSE
     else:
-        dims = len(kernel_size) if isinstance(kernel_size, Sequence) else 1
+        dims = np.size(kernel_size)
         x = x[None] if x.ndim == dims + 1 else x
         patches = describe_patches(
             x.shape, kernel_size, strides, padding, dilation, feature_group_count
@@ -119,6 +122,22 @@ def second_moment(
     dtype = find_dtype(x)
     measure = measure_covariance if center else measure_second_moment
     return measure(x, patches, dtype, axis_name)
+
+
+def check_axis_name(axis_name: object) -> str | tuple[str, ...] | None:
+    """Return the name of an axis, or a tuple of names.
+
+    Raises:
+        TrActTypeError: it is something else.
+    """
+    if axis_name is None or isinstance(axis_name, str):
+        return axis_name
+    if isinstance(axis_name, Sequence) and all(isinstance(name, str) for name in axis_name):
+        return tuple(axis_name)
+    raise TrActTypeError(
+        f"axis_name={axis_name!r} is not accepted; use the name of an axis, a tuple of names, or "
+        "None."
+    )
 
 
 def find_dtype(*arrays: jax.Array) -> jnp.dtype:

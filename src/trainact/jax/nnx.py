@@ -22,7 +22,7 @@ from flax import nnx
 
 from trainact.defaults import DEFAULT_LAM
 from trainact.errors import UnsupportedLayerError
-from trainact.jax.flax_layers import describe_layer, precondition_layer
+from trainact.jax.flax_layers import check_flax_layer, describe_layer, precondition_layer
 from trainact.jax.gradient import Options, check_bias, check_options
 from trainact.jax.moments import AxisName
 from trainact.jax.nnx_layers import (
@@ -67,6 +67,7 @@ class _TrActLayer(nnx.Module):
         """
         lam, options = check_lam(lam), check_options(Options(center, relative, axis_name))
         super().__init__(*args, **kwargs)
+        check_flax_layer(self)
         if options.center is True:
             check_bias(self)
         self.set_up(lam, options)
@@ -141,6 +142,7 @@ def apply_tract(
             "layer.lam to change it, or call remove_tract first."
         )
     check_layer(found, where, "apply_tract")
+    check_flax_layer(found, where)
     if options.center is True:
         check_bias(found, where)
     change_class(found, TrActLinear if type(found) is nnx.Linear else TrActConv)
@@ -149,12 +151,22 @@ def apply_tract(
 
 
 def remove_tract(model: nnx.Module) -> list[str]:
-    """Change the TrAct layers back to their plain classes, and return their names."""
+    """Change the TrAct layers back to their plain classes, and return their names.
+
+    Raises:
+        UnsupportedLayerError: a layer is of a subclass of your own; nothing was changed.
+    """
     layers = {
         name: one
         for name, one in list_layers(model, "remove_tract").items()
         if isinstance(one, _TrActLayer)
     }
+    for name, one in layers.items():
+        if type(one) not in (TrActLinear, TrActConv):
+            raise UnsupportedLayerError(
+                f"layer {name!r}: remove_tract cannot change {type(one).__name__}, a class of your "
+                f"own; derive it from nnx.{one.plain_class.__name__} instead."
+            )
     for one in layers.values():
         change_class(one, one.plain_class)
         for attribute in ("lam", *Options._fields):
@@ -201,10 +213,7 @@ def whiten(
     name, found = select_layer(model, layer, first, "whiten")
     where = f"layer {name!r}: " if name else ""
     check_layer(found, where, "whiten")
-    if getattr(found, "mask", None) is not None:
-        raise UnsupportedLayerError(
-            f"{where}{type(found).__name__} has a mask, so it would not apply the whitened filters."
-        )
+    check_flax_layer(found, where)
     inputs = (read_input(model, name, batch) for batch in itertools.chain([first], batches))
     described = ((x, describe_layer(found, x)) for x in inputs)
     found.kernel[...] = compute_whitened(found.kernel[...], described, settings, where)

@@ -90,6 +90,7 @@ def select_layer(
     if example_input is None:
         examples = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in EXAMPLE_IMAGES]
     failure: Exception | None = None
+    fallback: list[str] = []
     for example in examples:
         arguments = example if isinstance(example, tuple) else (example,)
         called: list[str] = []
@@ -99,8 +100,12 @@ def select_layer(
             return reached.name, layers[reached.name]
         except Exception as error:  # the model's forward may raise anything
             failure = failure or error
-        if called:
-            return called[0], layers[called[0]]
+            fallback += called
+        else:
+            if called:
+                return called[0], layers[called[0]]
+    if fallback:
+        return fallback[0], layers[fallback[0]]
     kind = type(model).__name__
     problem = f"a forward of {kind} ran without reaching an nnx.Linear or nnx.Conv"
     if failure is not None:

@@ -2,14 +2,14 @@
 
 Three exact methods give the sum:
 
-- a dense layer's rows are multiplied as they are, or in pairs of blocks of columns if they have to
-  be converted first;
+- a dense layer's rows are multiplied as they are, wide ones in pairs of blocks of columns;
 - :func:`sum_by_unfolding` unfolds chunks of output lines to rows. Patch embeddings only need a
   transposition;
 - :func:`trainact.jax.overlapping_patches.sum_by_columns`, on a CPU, for patches that overlap.
 """
 
 import functools
+import itertools
 import math
 
 import jax
@@ -25,12 +25,10 @@ CHUNK_SHARE = 12
 """The patches of one chunk are at most this part of the input."""
 
 WIDE_INPUTS = 256
-"""Of a symmetric product of so many columns, only a part is computed, in strips."""
+"""A symmetric product of so many columns is computed in blocks, and only its upper half."""
 
-WIDE_STRIPS = 3
-
-CONVERTED_BLOCKS = 4
-"""Of columns, for wide rows of a dense layer that are converted first."""
+WIDE_BLOCKS = 4
+"""Of columns."""
 
 
 def sum_outer_products(
@@ -65,11 +63,14 @@ def _multiply_dense(rows: jax.Array, dtype: jnp.dtype, shift: jax.Array | None) 
     num_inputs = rows.shape[1]
     reader = PartReader(rows.dtype, dtype, shift)
     held = reader.hold(rows)
-    if num_inputs < WIDE_INPUTS or (rows.dtype == dtype and shift is None):
-        return _join(_multiply(reader.read(held)[:, None], 1))
-    width = -(-num_inputs // CONVERTED_BLOCKS)
-    starts = [min(i * width, num_inputs - width) for i in range(CONVERTED_BLOCKS)]
-    pairs = [(left, right) for i, left in enumerate(starts) for right in starts[i:]]
+    if num_inputs < WIDE_INPUTS:
+        return _multiply(reader.read(held)[:, None], 1)[0]
+    parts = _divide(num_inputs)
+    if rows.dtype == dtype and shift is None:
+        return _join(_multiply_blocks([rows[:, part].T for part in parts]))
+    width = parts[0].stop
+    starts = [min(part.start, num_inputs - width) for part in parts]
+    pairs = list(itertools.combinations_with_replacement(starts, 2))
 
     def take(start: jax.Array) -> jax.Array:
         own = None if shift is None else lax.dynamic_slice_in_dim(shift, start, width)
@@ -125,7 +126,7 @@ def _sum_chunks(x: jax.Array, patches: Patches, reader: PartReader, most: int) -
 
 
 def _multiply(rows: jax.Array, groups: int) -> list[jax.Array]:
-    """Return xᵀx of rows [b, kernel, C]: [g, n, n], or strips [1, n', n - start] if it is wide."""
+    """Return xᵀx of rows [b, kernel, C]: [g, n, n], or its upper blocks if it is wide."""
     num_rows, kernel, channels = rows.shape
     num_inputs = kernel * channels // groups
     highest = lax.Precision.HIGHEST
@@ -134,20 +135,36 @@ def _multiply(rows: jax.Array, groups: int) -> list[jax.Array]:
         total = jnp.einsum("bkgc,blgd->gkcld", rows, rows, precision=highest)
         return [total.reshape(groups, num_inputs, num_inputs)]
     rows = rows.reshape(num_rows, num_inputs)
-    width = -(-num_inputs // WIDE_STRIPS) if num_inputs >= WIDE_INPUTS else num_inputs
-    starts = range(0, num_inputs, width)
+    if num_inputs < WIDE_INPUTS:
+        return [jnp.matmul(rows.T, rows, precision=highest)[None]]
+    columns = rows.T  # transposed once, while they are unfolded
+    return _multiply_blocks([columns[part] for part in _divide(num_inputs)])
+
+
+def _divide(num_inputs: int) -> list[slice]:
+    """Return the blocks of the columns of wide rows."""
+    width = -(-num_inputs // WIDE_BLOCKS)
+    return [slice(start, start + width) for start in range(0, num_inputs, width)]
+
+
+def _multiply_blocks(blocks: list[jax.Array]) -> list[jax.Array]:
+    """Return the upper blocks of xᵀx from blocks of columns [n', b]."""
     return [
-        jnp.matmul(rows[:, i : i + width].T, rows[:, i:], precision=highest)[None] for i in starts
+        jnp.matmul(left, right.T, precision=lax.Precision.HIGHEST)[None]
+        for left, right in itertools.combinations_with_replacement(blocks, 2)
     ]
 
 
-def _join(strips: list[jax.Array]) -> jax.Array:
-    """Return the symmetric matrix from strips of its upper triangle."""
-    if len(strips) == 1:
-        return strips[0]
-    num_inputs = strips[0].shape[-1]
-    padded = [jnp.pad(s, ((0, 0), (0, 0), (num_inputs - s.shape[-1], 0))) for s in strips]
-    return _mirror(jnp.concatenate(padded, axis=1))
+def _join(products: list[jax.Array]) -> jax.Array:
+    """Return the symmetric matrix from its upper blocks."""
+    if len(products) == 1:
+        return products[0]
+    blocks = {}
+    places = itertools.combinations_with_replacement(range(WIDE_BLOCKS), 2)
+    for (i, j), product in zip(places, products, strict=True):
+        blocks[j, i], blocks[i, j] = product.mT, product
+    indices = range(WIDE_BLOCKS)
+    return jnp.block([[blocks[i, j] for j in indices] for i in indices])
 
 
 def _mirror(matrix: jax.Array) -> jax.Array:

@@ -18,6 +18,7 @@ from trainact.errors import TrActTypeError, TrActValueError
 
 __all__ = [
     "DENSE",
+    "MOST_DIMENSIONS",
     "Padding",
     "PartReader",
     "Patches",
@@ -87,8 +88,9 @@ def check_input(x: object, name: str = "x") -> jax.Array:
     if not isinstance(x, jax.Array | np.ndarray):
         raise TrActTypeError(f"{name}= takes a JAX array; got {type(x).__name__}.")
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        what = "input" if name == "x" else name
         raise TrActTypeError(
-            f"TrAct needs a real input; got {x.dtype}: pass real and imaginary part as channels."
+            f"TrAct needs a real {what}; got {x.dtype}: pass real and imaginary part as channels."
         )
     return jnp.asarray(x)
 
@@ -132,7 +134,7 @@ def describe_patches(
         max(0, (length + sum(side) - span) // step + 1)
         for length, side, span, step in zip(size, sides, spans, steps, strict=True)
     )
-    return Patches(kernel, steps, sides, dilations, groups, positions)
+    return Patches(kernel, steps, sides, dilations, int(groups), positions)
 
 
 class PartReader(NamedTuple):
@@ -200,7 +202,7 @@ def sum_rows(x: jax.Array, patches: Patches, dtype: jnp.dtype) -> jax.Array:
         return x.reshape(-1, x.shape[-1]).sum(0, dtype=dtype)[None]
     total = x.sum(0, dtype=dtype)  # [*size, C]
     for axis, length in enumerate(x.shape[1:-1]):
-        covers = _count_uses(patches, axis, length)
+        covers = _count_uses(patches, axis, length).astype(dtype)
         total = jnp.tensordot(covers, total, ((1,), (axis,)), precision=lax.Precision.HIGHEST)
         total = jnp.moveaxis(total, 0, axis)
     by_group = total.reshape(-1, patches.groups, x.shape[-1] // patches.groups)
@@ -251,11 +253,10 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 def _check_numbers(name: str, value: object, dims: int | None) -> tuple[int, ...]:
     """Return one number for each dimension."""
-    values = (
-        tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-    )
-    if not isinstance(value, Sequence) and dims is not None:
-        values = values * dims
+    given = value.tolist() if isinstance(value, np.ndarray) else value
+    values: tuple[Any, ...] = (given,) * (dims or 1)
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        values = tuple(given)
     if not all(map(_is_whole, values)):
         raise TrActTypeError(f"{name}={value!r} is not accepted; use whole numbers.")
     if any(v < 1 for v in values):
@@ -266,7 +267,7 @@ def _check_numbers(name: str, value: object, dims: int | None) -> tuple[int, ...
 
 
 def _check_groups(groups: object, channels: int) -> None:
-    if isinstance(groups, bool) or not isinstance(groups, int):
+    if not _is_whole(groups):
         raise TrActTypeError(f"feature_group_count={groups!r} is not accepted; use a whole number.")
     if groups < 1 or channels % groups:
         raise TrActValueError(

@@ -20,7 +20,7 @@ from trainact.lab.running.display import choose_display
 from trainact.lab.running.plan import place_runs
 from trainact.lab.running.runner import RunResult, run_all
 from trainact.lab.schema import parse_positive_numbers, parse_whole_numbers
-from trainact.lab.text import count
+from trainact.lab.text import count, count_epochs
 from trainact.lab.training.own_loop.loop import hash_code, in_run, train_function
 from trainact.lab.training.own_loop.run import Run
 
@@ -134,7 +134,7 @@ def _print(comparison: Comparison) -> None:
     answers = comparison.answers
     print_accuracy(answers)
     for budget, verdict in describe_results(answers):
-        print(f"{count(budget, 'epoch')}: {verdict}")
+        print(f"{count_epochs(budget)}: {verdict}")
     for speed_up in answers.speed_ups:
         print(describe_speed_up(speed_up))
     for message in answers.missing:

@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["ACCURACY", "MEAN_AVERAGE_PRECISION", "TOP5", "Metric", "read_metric", "read_percent"]
+__all__ = [
+    "ACCURACY",
+    "MEAN_AVERAGE_PRECISION",
+    "SIX_VIEWS",
+    "TOP5",
+    "Metric",
+    "read_metric",
+    "read_percent",
+]
 
 
 class Metric(NamedTuple):
@@ -17,6 +25,7 @@ class Metric(NamedTuple):
 ACCURACY = Metric("accuracy", "test_correct", "test_seen")
 MEAN_AVERAGE_PRECISION = Metric("mAP (11-point)", "map")
 TOP5 = Metric("top-5", "test_top5", "test_seen")
+SIX_VIEWS = Metric("accuracy of six views", "views_correct", "test_seen")
 
 
 def read_metric(record: Mapping[str, Any]) -> Metric:

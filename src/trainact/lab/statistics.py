@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import scipy.stats
 
 __all__ = [
+    "TOLERANCE",
     "Point",
     "compute_median",
     "compute_std",

@@ -5,8 +5,9 @@ import pytest
 from comparison_records import judge_by_precision, make_curves, make_record
 from trainact.errors import TrActValueError
 from trainact.lab.analysis.answers import answer
-from trainact.lab.analysis.runs import FieldDifference, list_differences, read_runs
+from trainact.lab.analysis.runs import list_differences, read_runs
 from trainact.lab.recipes.arms import parse_arms
+from trainact.lab.recipes.differences import FieldDifference
 from trainact.lab.recipes.recipe import Recipe, change_recipe, recipe_to_dict
 
 

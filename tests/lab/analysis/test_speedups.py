@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from comparison_records import diverge, make_arms, make_curves
 from trainact.lab.analysis.answers import answer
 from trainact.lab.analysis.runs import read_runs
-from trainact.lab.analysis.speedups import Reach, find_other_speed_ups, find_speed_ups
+from trainact.lab.analysis.speedups import (
+    Reach,
+    _compute_interval,
+    find_other_speed_ups,
+    find_speed_ups,
+)
 from trainact.lab.report.wording import describe_speed_up, format_speed_up
 from trainact.lab.statistics import compute_t_interval
 
@@ -71,6 +76,14 @@ def test_seeds_that_agree_leave_no_spread():
     found = find_only_speed_up({10: [60, 50], 20: [70, 60]}, {10: [65, 55], 20: [75, 65]}, 20)
     assert found.low.factor == pytest.approx(found.reach.factor)
     assert found.high.factor == pytest.approx(found.reach.factor)
+
+
+def test_rounding_does_not_turn_an_end_of_an_interval_into_a_bound():
+    """At one of the points between the budgets every gap is 0, but for its rounding."""
+    found = find_only_speed_up({10: [70, 70]}, {5: [69.9, 69.9], 10: [70.3, 70.3]}, 10)
+    assert [end.kind for end in (found.reach, found.low, found.high)] == ["equal"] * 3
+    ends = _compute_interval({5: [-0.1, -0.1], 10: [0.3, 0.3]}, 10)
+    assert ends == (Reach("equal", pytest.approx(2**0.75)),) * 2
 
 
 def test_the_ends_of_an_interval_are_where_a_t_test_begins_to_see_a_difference():

@@ -80,6 +80,24 @@ def test_launches_are_counted_and_only_their_section_is_written(tmp_path, capsys
     assert "is not a record of trainact bench" in capsys.readouterr().err
 
 
+def test_counting_some_stems_again_keeps_the_others(tmp_path, capsys):
+    command = ["bench", "--launches", "--out", str(tmp_path), "--only"]
+    assert cli.main([*command, "cifar"]) == 0
+    path = tmp_path / "bench.json"
+    before = json.loads(path.read_text())
+    stems = before["launches"]["stems"]
+    before["launches"]["stems"] = [stems[0], stems[1] | {"methods": {}}]
+    path.write_text(json.dumps(before))
+    assert cli.main([*command, "linear"]) == 0
+    assert json.loads(path.read_text())["launches"]["stems"] == stems
+    before["launches"]["torch"] = "1.0"
+    path.write_text(json.dumps(before))
+    capsys.readouterr()
+    assert cli.main([*command, "linear"]) == 2
+    assert "counted with torch 1.0, and this is" in capsys.readouterr().err
+    assert json.loads(path.read_text()) == before
+
+
 def test_launches_of_a_model_by_name(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")

@@ -81,6 +81,10 @@ RESULTS = Path(__file__).parents[3] / "results"
             },
             "first_layer_frozen leaves 'centralised' no weight to train",
         ),
+        (
+            {"optimizer": {"first_layer_name": "muon", "muon_lr": 0.1}},
+            "got 0.1. A Muon first layer has the rate optimizer.lr times optimizer.first_layer_lr",
+        ),
         ({"optimizer": {"muon_momentum": 1.0}}, "optimizer.muon_momentum is in [0, 1); got 1.0"),
         ({"optimizer": {"loss": "binary", "label_smoothing": 0.1}}, "needs targets of 0 and 1"),
         (
@@ -91,17 +95,10 @@ RESULTS = Path(__file__).parents[3] / "results"
         ({"data": {"repeats": 0}}, "data.repeats must be positive; got 0"),
         ({"optimizer": {"norm_bias_lr": 0.0}}, "optimizer.norm_bias_lr must be positive"),
         ({"optimizer": {"units": "decoupled"}}, "set optimizer.name='sgd', optimizer.nesterov"),
-        (
-            {
-                "optimizer": {
-                    "units": "decoupled",
-                    "nesterov": True,
-                    "reduction": "sum",
-                    "momentum": 1.0,
-                }
-            },
-            "set optimizer.momentum below 1; got 1.0",
-        ),
+        ({"optimizer": {"momentum": 1.0}}, "optimizer.momentum is in [0, 1); got 1.0"),
+        ({"optimizer": {"nesterov": True, "momentum": 0.0}}, "set optimizer.momentum above 0"),
+        ({"optimizer": {"label_smoothing": 1.0}}, "from the label, in [0, 1); got 1.0"),
+        ({"data": {"mean": [0.5, 0.5], "std": [0.2, 0.0]}}, "data.std must be positive; got 0.0"),
         (
             {
                 "tract": {"enabled": False},
@@ -163,7 +160,7 @@ def test_a_wrong_recipe_says_what_came_and_what_is_accepted(tables, message):
 def test_every_field_can_be_set_by_its_dotted_name_and_comes_back_from_a_file(tmp_path):
     others = {
         "data.augment_fill": "grey", "optimizer.smoothing_over": "others",
-        "optimizer.label_smoothing": "0.1", "model.positions": "bicubic",
+        "optimizer.label_smoothing": "0.1", "optimizer.momentum": "0.5", "model.positions": "bicubic",
         "data.storage": "stream", "data.evaluate_on": "test", "data.crop": "none",
         "data.policy": "autoaugment-cifar10", "data.values": "unit", "optimizer.name": "adam",
         "optimizer.first_layer_name": "sgd", "schedule.name": "steps", "schedule.per": "epoch",
@@ -206,6 +203,16 @@ def test_every_field_can_be_set_by_its_dotted_name_and_comes_back_from_a_file(tm
     assert recipe.model.arguments == {"width": 16}
     write_recipe(recipe, tmp_path / "recipe.toml")
     assert read_recipe(tmp_path / "recipe.toml") == recipe
+
+
+@pytest.mark.parametrize("text", ["2024-01-01", "1_000", "true", "0.10", '"quoted"', "[1]", "nan"])
+def test_a_field_of_text_keeps_its_text(text):
+    assert change_recipe(Recipe(), {"data.folder": text}).data.folder == text
+
+
+def test_names_of_layers_are_text_or_a_list_of_texts():
+    for text, layers in (("0.10", ("0.10",)), ("0.10,1_0", ("0.10", "1_0")), ('["a"]', ("a",))):
+        assert change_recipe(Recipe(), {"tract.layers": text}).tract.layers == layers
 
 
 def test_an_unknown_field_names_the_nearest():

@@ -48,8 +48,15 @@ def test_the_setting_that_keeps_a_run_from_being_continued_is_named(tmp_path):
     )
     [message] = describe(make_quick(run__compile=True), tmp_path)
     assert (
-        "has run.precision=bf16 and run.accumulation=2 and run.compile=false, this one" in message
+        "has run.accumulation=2 and run.compile=false and run.precision=bf16, this one" in message
     )
+
+
+def test_an_argument_of_the_network_that_one_run_lacks_is_named(tmp_path):
+    begun = make_quick(model__name="small_models:make_tiny", model__arguments={"width": 16})
+    leave_unfinished(begun, tmp_path)
+    [message] = describe(make_quick(model__name="small_models:make_tiny"), tmp_path)
+    assert "has model.arguments.width=16, this one no model.arguments.width; give" in message
 
 
 def test_an_unfinished_run_whose_recipe_is_damaged_is_not_mentioned(tmp_path):

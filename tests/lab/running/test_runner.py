@@ -13,6 +13,7 @@ from trainact.errors import TrActValueError
 from trainact.lab.data import load_data
 from trainact.lab.ranks import is_first_rank
 from trainact.lab.recipes.recipe import DataFields
+from trainact.lab.records.checkpoint import save_checkpoint
 from trainact.lab.records.record import read_failure
 from trainact.lab.running import runner
 from trainact.lab.running.display import Display, Lines
@@ -57,6 +58,16 @@ def pretend(tmp_path, monkeypatch):
 def test_a_process_that_dies_while_writing_a_line_is_a_failure(run, pretend):
     pretend("""printf '{"kind": "no'; echo killed by hand >&2; exit 9""")
     assert run().failure == "its process ended with code 9: killed by hand"
+
+
+def test_a_stopped_process_is_called_saved_only_if_there_is_a_checkpoint(run, pretend):
+    pretend("exit 143")
+    result = run()
+    assert result.failure == "stopped"
+    save_checkpoint(result.run.folder.path, 1, {})
+    assert run().failure == "stopped after it was saved"
+    pretend("kill -15 $$")
+    assert run().failure == "stopped"
 
 
 def test_output_that_is_not_utf8_is_replaced(run, pretend):

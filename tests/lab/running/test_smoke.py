@@ -1,5 +1,7 @@
 """Recipes as smoke runs: small enough, and the loss falls."""
 
+import dataclasses
+
 import pytest
 
 from lab_helpers import measure_fixed_batch
@@ -62,6 +64,18 @@ def test_the_loss_of_a_large_recipe_falls(samples, tmp_path, name):
                                     "run.device": "cpu", "run.ema": 0, **changes})  # fmt: skip
     before, after = measure_fixed_batch(recipe, tmp_path, epochs=3)
     assert after < before
+
+
+@pytest.mark.parametrize("name", ["cifar10-speed", "cifar10-resnet18-sgd"])
+def test_every_smoke_run_has_the_steps_that_its_lookahead_needs(name):
+    experiment = find_experiment(name)
+    large = change_recipe(experiment.recipe, {"data.image_size": 224})
+    several = dataclasses.replace(experiment, networks=("resnet18", "resnet34"))
+    every = experiment.recipe.optimizer.lookahead_steps
+    for one in (experiment, dataclasses.replace(experiment, recipe=large), several):
+        small = shrink(one).recipe
+        steps = small.data.train_images // small.data.batch_size
+        assert small.optimizer.lookahead_steps == min(every, 2) <= steps
 
 
 def _is_large(name):

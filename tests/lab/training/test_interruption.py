@@ -133,14 +133,20 @@ def test_a_signal_between_an_epoch_and_its_evaluation_loses_nothing(tmp_path, mo
     assert without_times(resumed) == without_times(whole)
 
 
-def test_an_error_that_the_signal_caused_is_no_failure(tmp_path, monkeypatch):
+def test_an_error_that_the_signal_caused_is_no_failure_and_is_shown(tmp_path, monkeypatch):
+    events = []
+
     def break_down(session):
         os.kill(os.getpid(), signal.SIGTERM)
         raise RuntimeError("a worker was killed")
 
     monkeypatch.setattr(Session, "evaluate", break_down)
-    with pytest.raises(RunInterrupted):
-        train(make_quick(), tmp_path, ignore)
+    with pytest.raises(RunInterrupted) as caught:
+        train(make_quick(), tmp_path, events.append)
+    assert isinstance(caught.value.__context__, RuntimeError)
+    assert [event.text for event in events if event.kind == "note"] == [
+        "an error came after the signal: RuntimeError: a worker was killed"
+    ]
 
 
 def test_a_signal_stops_the_run_without_a_standard_error(tmp_path, monkeypatch):

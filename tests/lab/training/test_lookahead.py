@@ -74,6 +74,19 @@ def test_between_two_averages_nothing_changes():
     assert all(torch.equal(v, before[k]) for k, v in network.state_dict().items())
 
 
+def test_a_run_with_fewer_steps_than_an_average_needs_is_refused():
+    """It would end with its initial weights."""
+    message = r"lookahead_steps is 5, but the run has only 4 steps: .* at most 4; 0 turns it off"
+    with pytest.raises(TrActValueError, match=message):
+        Lookahead(make_network(), FIELDS, 4)
+    network = make_network()
+    before = network[0].weight.detach().clone()
+    lookahead = Lookahead(network, FIELDS, 5)
+    walk(network)
+    lookahead.update(5)
+    assert not torch.equal(network[0].weight, before)
+
+
 def test_a_frozen_weight_stays_bit_for_bit():
     network = make_network()
     before = network[0].weight.detach().clone()

@@ -78,6 +78,14 @@ def test_the_first_layers_weight_has_its_own_optimizer_and_the_bias_stays(name):
     assert rates == pytest.approx([0.05, 0.1, 0.1])
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_the_first_layers_own_sgd_has_the_momentum_of_the_recipe(nesterov):
+    fields = OptimizerFields(name="adam", first_layer_name="sgd", momentum=0.7, nesterov=nesterov)
+    own, _ = make_optimizers(make_tiny(5), ["0"], fields)
+    [group] = own.param_groups
+    assert (group["momentum"], group["nesterov"]) == (0.7, nesterov)
+
+
 def test_a_muon_body_has_its_own_rate_and_the_rest_keeps_its_optimizer():
     network = make_deep(5)
     fields = OptimizerFields(name="adam", lr=0.01, body="muon", muon_lr=0.04, first_layer_lr=3.0)

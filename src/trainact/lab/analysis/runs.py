@@ -4,13 +4,13 @@ Records that cannot be compared with each other are refused here, before any sta
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 from trainact.errors import TrActValueError
 from trainact.lab.metric import TOP5, read_metric, read_percent
 from trainact.lab.recipes.arms import BASELINE, Arm, arm_of_recipe
+from trainact.lab.recipes.differences import FieldDifference, compare_tables
 from trainact.lab.recipes.recipe import (
     FIELDS_WITHOUT_EFFECT,
     can_split_batches,
@@ -20,7 +20,7 @@ from trainact.lab.recipes.recipe import (
 from trainact.lab.records.record import FORMAT, Record, list_environments
 from trainact.lab.text import count_epochs
 
-__all__ = ["FieldDifference", "FinishedRun", "check_pair", "list_differences", "read_runs"]
+__all__ = ["FinishedRun", "check_pair", "list_differences", "read_runs"]
 
 FREE_FIELDS = FIELDS_WITHOUT_EFFECT | {"run.seed", "run.device"}
 """Recipe fields that may differ between the seeds of one arm at one budget."""
@@ -30,26 +30,6 @@ ARM_FIELDS = {
     *("model.pretraining", "model.weights"),
 }
 """Recipe fields in which any standard arm may differ from plain, besides those it names."""
-
-
-class FieldDifference(NamedTuple):
-    """A recipe field, by its dotted name, with its values in two records; None where absent."""
-
-    field: str
-    value: Any
-    other: Any
-
-    def is_in(self, names: Collection[str]) -> bool:
-        """Return whether the field or its table is among the names."""
-        return self.field in names or self.field.partition(".")[0] in names
-
-    def describe(self, other: str) -> str:
-        """Return the difference as text, where ``other`` names the second record.
-
-        >>> FieldDifference("optimizer.lr", 0.1, 0.2).describe("plain")
-        'optimizer.lr 0.1 (plain: 0.2)'
-        """
-        return f"{self.field} {self.value} ({other}: {self.other})"
 
 
 @dataclass(frozen=True)
@@ -157,13 +137,8 @@ def list_differences(one: Record, other: Record) -> list[FieldDifference]:
     Fields that were added after a record was written have their defaults in it. Micro-batches are
     free if they change a run by rounding alone.
     """
-    mine, yours = (_flatten(fill_later_fields(record["recipe"])) for record in (one, other))
-    names = (mine.keys() | yours.keys()) - FREE_FIELDS
-    found = [
-        FieldDifference(name, mine.get(name), yours.get(name))
-        for name in sorted(names)
-        if mine.get(name) != yours.get(name)
-    ]
+    mine, yours = (fill_later_fields(record["recipe"]) for record in (one, other))
+    found = compare_tables(mine, yours, FREE_FIELDS)
     if any(d.field == ACCUMULATION for d in found) and _can_split(one) and _can_split(other):
         found = [difference for difference in found if difference.field != ACCUMULATION]
     return found
@@ -206,17 +181,6 @@ def _check_arms(records: Sequence[Record]) -> None:
 
 def _read_arm(record: Record) -> Arm:
     return arm_of_recipe(record["arm"], record["recipe"])
-
-
-def _flatten(tables: Mapping[str, Any], place: str = "") -> dict[str, Any]:
-    """Return the values of nested tables by dotted name."""
-    flat: dict[str, Any] = {}
-    for key, value in tables.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{place}{key}.")
-        else:
-            flat[f"{place}{key}"] = value
-    return flat
 
 
 def _read(record: Record, number: int) -> FinishedRun:

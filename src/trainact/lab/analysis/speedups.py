@@ -19,7 +19,7 @@ from typing import Literal
 
 from trainact.lab.analysis.runs import FinishedRun, check_pair
 from trainact.lab.recipes.arms import PLAIN, Arm
-from trainact.lab.statistics import Point, compute_t_interval, find_in_log
+from trainact.lab.statistics import TOLERANCE, Point, compute_t_interval, find_in_log
 from trainact.lab.text import count_epochs
 
 __all__ = ["Reach", "SpeedUp", "compute_speed_up", "find_other_speed_ups", "find_speed_ups"]
@@ -179,7 +179,7 @@ def _compute_interval(gaps: Mapping[int, Sequence[float]], budget: int) -> tuple
         assert interval is not None
         lows.append((epochs, interval[0]))
         highs.append((epochs, interval[1]))
-    last = max((place for place, (_, low) in enumerate(lows) if low < 0), default=0)
+    last = max((place for place, (_, low) in enumerate(lows) if low < -TOLERANCE), default=0)
     return compute_speed_up(lows[last:], budget, 0.0), compute_speed_up(highs, budget, 0.0)
 
 

@@ -24,7 +24,7 @@ from trainact.lab.recipes.recipe import Recipe, change_recipe, identify, recipe_
 from trainact.lab.recipes.tuning import check_tuned_recipe, read_tuning
 from trainact.lab.records.results import ARM_TUNING, TUNING, TUNING_FOLDER
 from trainact.lab.running.plan import place_runs
-from trainact.lab.text import count, format_value
+from trainact.lab.text import count_epochs, format_value
 
 if TYPE_CHECKING:
     from trainact.lab.running.display import Display
@@ -110,7 +110,7 @@ def _print(tuning: dict[str, Any], path: Path, arm: Arm, arguments: argparse.Nam
             f"{field} = {format_value(value)}" + _describe_edge(tuning, int(budget), field, value)
             for field, value in values.items()
         )
-        print(f"  {count(int(budget), 'epoch')}: {shown}")
+        print(f"  {count_epochs(int(budget))}: {shown}")
     recipe = arguments.recipe if arguments.recipe.endswith(".toml") else name
     command = f"  trainact run {recipe}" + (f" --networks {network}" if slash else "")
     data = ["--data", arguments.data] if arguments.data else []
@@ -268,7 +268,7 @@ def _choose_best(tried: Sequence[dict[str, Any]], budget: int, name: str) -> Any
     scored = [row for row in rows if row["accuracy"] is not None]
     if not scored:
         raise TrActValueError(
-            f"all values of {name} diverged at {count(budget, 'epoch')}: "
+            f"all values of {name} diverged at {count_epochs(budget)}: "
             f"{', '.join(str(row['value']) for row in rows)}."
         )
     return max(scored, key=lambda row: row["accuracy"])["value"]

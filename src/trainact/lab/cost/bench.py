@@ -22,7 +22,7 @@ from rich.table import Table
 
 from trainact.errors import TrActValueError
 from trainact.lab.cost.cases import GROWTH, LAYERS, Case, NetworkCase, choose_networks
-from trainact.lab.cost.launches import describe_launches
+from trainact.lab.cost.launches import update_launches
 from trainact.lab.cost.timing import (
     CONFIDENCE,
     CONTROL,
@@ -122,7 +122,7 @@ class Bench:
                     write_record(record, path)
                 self.console.print(make_table(section, rows))
             if section == "layer":
-                record["launches"] = describe_launches(self.only)
+                update_launches(record, self.only)
             write_record(record, path)
         if any(record.get("growth", {}).values()):
             for picture in draw_growth(record, self.folder):
@@ -158,18 +158,18 @@ class Bench:
     def count_launches(self) -> list[Row]:
         """Count the operators of the stems, and write them into the record; measure nothing.
 
-        All other sections of an existing record stay as they are.
+        All other sections of an existing record, and its other stems, stay as they are.
 
         Raises:
-            TrActValueError: the existing record is damaged, or another kind of record.
+            TrActValueError: the existing record is damaged, or another kind of record, or has other
+                stems that were counted with another version of torch.
         """
         path = self.folder / FILE
         record = read_bench(path) or self._begin_record("bench")
-        record["launches"] = describe_launches(self.only)
+        update_launches(record, self.only)
         write_record(record, path)
         self.console.print(f"wrote {path}")
-        rows: list[Row] = record["launches"]["stems"]
-        return rows
+        return [row for row in record["launches"]["stems"] if self._selects(row["name"])]
 
     def _compare(self, work: dict[str, Work], rounds: int, advance: Callable[[], None]) -> Contest:
         return compare_with_control(work, rounds, advance, 0 if self.quick else REPEATS)

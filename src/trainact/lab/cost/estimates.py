@@ -114,9 +114,10 @@ def list_costs(experiments: Sequence[Experiment]) -> list[ListedRecipe]:
 
 
 def estimate_experiment(experiment: Experiment, counted: set[str] | None = None) -> ExperimentCost:
-    """Count the work of an experiment's runs, each once; see `estimate_runs`.
+    """Count the work of an experiment's runs, each once.
 
-    Runs whose times are the result are done even if another experiment has them.
+    ``counted`` has the identities of runs that were counted before; those of this experiment are
+    added. Runs whose times are the result are done even if another experiment has them.
     """
     counted = None if experiment.timed else counted
     plan = dataclasses.replace(experiment, seeds=experiment.seeds[:1]).plan()
@@ -129,19 +130,14 @@ def estimate_experiment(experiment: Experiment, counted: set[str] | None = None)
     return _estimate(experiment.recipe.run.device, works, counted)
 
 
-def estimate_runs(runs: Sequence[Recipe], counted: set[str] | None = None) -> ExperimentCost:
-    """Count the work of runs, each once.
-
-    Args:
-        runs: one recipe per run.
-        counted: identities of runs that were counted before; those of ``runs`` are added.
-    """
+def estimate_runs(runs: Sequence[Recipe]) -> ExperimentCost:
+    """Count the work of runs, each once."""
     works = [(identify(run), count_run(run)) for run in runs]
-    return _estimate(runs[0].run.device if runs else "auto", works, counted)
+    return _estimate(runs[0].run.device if runs else "auto", works)
 
 
 def _estimate(
-    device: str, works: Sequence[tuple[str, float | None]], counted: set[str] | None
+    device: str, works: Sequence[tuple[str, float | None]], counted: set[str] | None = None
 ) -> ExperimentCost:
     """Return the cost of runs, given by identity and work."""
     counted = set() if counted is None else counted

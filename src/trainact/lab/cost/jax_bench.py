@@ -114,13 +114,13 @@ class StepCase:
         images = _draw(self.shape, 0, dtype)
         labels = jnp.arange(len(images)) % CLASSES
 
-        def loss(model: Any) -> Any:
+        def loss(model: Any, images: Any, labels: Any) -> Any:
             logits = model(images).astype(jnp.float32)
             return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
         @nnx.jit
-        def step(model: Any, optimizer: Any) -> Any:
-            value, grads = nnx.value_and_grad(loss)(model)
+        def step(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
+            value, grads = nnx.value_and_grad(loss)(model, images, labels)
             optimizer.update(model, grads)
             return value
 
@@ -129,7 +129,7 @@ class StepCase:
             if tract:
                 apply_tract(model, layer="stem")
             optimizer = nnx.Optimizer(model, optax.sgd(1e-4, momentum=0.9), wrt=nnx.Param)
-            return _wait(step, model, optimizer)
+            return _wait(step, model, optimizer, images, labels)
 
         stem = self.make(nnx.Rngs(0)).stem
         kernel, strides, padding = stem.kernel_size, stem.strides, stem.padding

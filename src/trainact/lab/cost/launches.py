@@ -21,11 +21,12 @@ from trainact.example_inputs import list_example_inputs
 from trainact.gradient import Memory, apply_precondition
 from trainact.lab.cost.cases import LAYERS
 from trainact.lab.environment import describe_environment
+from trainact.lab.models.zoos import copy_to_meta
 from trainact.options import DEFAULT_LAM, Options, choose_precision
 from trainact.outer_products import choose_method, sum_by_large_chunks, sum_by_unfolding
 from trainact.overlapping_patches import can_sum_by_lines, sum_by_lines
 from trainact.rows import Patches, count_inputs, count_rows, patches_of_layer
-from trainact.torch_internals import TorchDispatchMode, find_custom_operator, tree_map
+from trainact.torch_internals import TorchDispatchMode, find_custom_operator
 
 __all__ = [
     "FEW_ROWS",
@@ -34,9 +35,9 @@ __all__ = [
     "count_model_launches",
     "count_operators",
     "count_stem_launches",
-    "describe_launches",
     "make_launch_table",
     "name_choice",
+    "update_launches",
 ]
 
 KINDS = {"cpu": torch.device("cpu"), "accelerator": torch.device("meta")}
@@ -131,11 +132,24 @@ def count_stem_launches(only: str = "") -> list[Row]:
     ]
 
 
-def describe_launches(only: str = "") -> dict[str, Any]:
-    """Return the same with the versions, as a section of a record."""
-    environment = describe_environment("cpu")
+def update_launches(record: dict[str, Any], only: str = "") -> None:
+    """Write the same counts and the versions into a record, which keeps its other counts.
+
+    Raises:
+        TrActValueError: the other counts are of another version of torch.
+    """
+    environment, before = describe_environment("cpu"), record.get("launches", {"stems": []})
     versions = {key: environment[key] for key in ("date", "commit", "clean")}
-    return {**versions, "torch": torch.__version__, "stems": count_stem_launches(only)}
+    counted = {row["name"]: row for row in count_stem_launches(only)}
+    others = {row["name"]: row for row in before["stems"] if row["name"] not in counted}
+    if others and before["torch"] != torch.__version__:
+        raise TrActValueError(
+            f"the record's operators were counted with torch {before['torch']}, and this is torch "
+            f"{torch.__version__}; count all of them, without --only."
+        )
+    rows = others | counted
+    stems = [rows[case.name] for case in LAYERS if case.name in rows]
+    record["launches"] = {**versions, "torch": torch.__version__, "stems": stems}
 
 
 def count_model_launches(model: nn.Module, batch: int) -> list[Row]:
@@ -175,7 +189,7 @@ def _find_input_shapes(model: nn.Module, names: Sequence[str]) -> dict[str, tupl
         return hook
 
     handles = [model.get_submodule(n).register_forward_pre_hook(watch(n)) for n in names]
-    for args, kwargs in (tree_map(_to_meta, call) for call in list_example_inputs(model)):
+    for args, kwargs in map(copy_to_meta, list_example_inputs(model)):
         with contextlib.suppress(Exception), torch.no_grad():  # some models read values
             model(*args, **kwargs)
         if len(shapes) == len(names):
@@ -183,10 +197,6 @@ def _find_input_shapes(model: nn.Module, names: Sequence[str]) -> dict[str, tupl
     for handle in handles:
         handle.remove()
     return shapes
-
-
-def _to_meta(value: Any) -> Any:
-    return value.to("meta") if isinstance(value, Tensor) else value
 
 
 def make_launch_table(rows: Sequence[Row]) -> Table:

@@ -38,11 +38,11 @@ from trainact.lab.models.detection.faster_rcnn import (
     VggBackbone,
     VggHead,
 )
-from trainact.lab.models.zoos import build_on_meta
+from trainact.lab.models.zoos import build_on_meta, copy_to_meta
 from trainact.lab.schema import build_table
 from trainact.overlapping_patches import LEFT_HEIGHT
 from trainact.rows import PlainLayer, count_rows, patches_of_layer
-from trainact.torch_internals import TorchDispatchMode, tree_leaves, tree_map
+from trainact.torch_internals import TorchDispatchMode, tree_leaves
 
 __all__ = [
     "LayerCost",
@@ -193,7 +193,7 @@ def _count_with_rows(
         return hook
 
     handles = [layer.register_forward_hook(watch(name)) for name, layer in layers.items()]
-    complete, work = _count_call(model, *tree_map(_to_meta, call))
+    complete, work = _count_call(model, *copy_to_meta(call))
     for handle in handles:
         handle.remove()
     return complete, work, rows
@@ -225,10 +225,6 @@ class _OperatorCounter(TorchDispatchMode):
         if formula is not None:
             self.flops += formula(*args, **(kwargs or {}), out_val=output)
         return output
-
-
-def _to_meta(value: Any) -> Any:
-    return value.to("meta") if isinstance(value, Tensor) else value
 
 
 def _count_images(call: Call) -> int:

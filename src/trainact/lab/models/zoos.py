@@ -7,14 +7,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from trainact.errors import TrActValueError
 from trainact.lab.text import describe_unknown
 from trainact.lab.torchvision_import import import_torchvision
+from trainact.torch_internals import tree_map
 
-__all__ = ["NamedModel", "build_meta_model", "build_on_meta", "build_zoo_model", "list_names"]
+__all__ = [
+    *("NamedModel", "build_meta_model", "build_on_meta", "build_zoo_model", "copy_to_meta"),
+    "list_names",
+]
 
 SOURCES = ("timm", "torchvision", "hf")
 
@@ -72,6 +76,11 @@ def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:
 def _move_to_meta(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter:
     del module, name
     return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+
+
+def copy_to_meta(call: Any) -> Any:
+    """Return the arguments of a forward with their tensors on the meta device."""
+    return tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, call)
 
 
 def list_names(source: str) -> list[str]:

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from trainact.lab.analysis.runs import FieldDifference, list_differences
+from trainact.lab.analysis.runs import list_differences
 from trainact.lab.data.published import count_images
+from trainact.lab.recipes.differences import FieldDifference
 from trainact.lab.recipes.experiment import find_experiment, list_experiments
 from trainact.lab.recipes.recipe import make_recipe, recipe_to_dict
 from trainact.lab.records.record import Record

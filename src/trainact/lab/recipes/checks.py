@@ -15,7 +15,7 @@ POSITIVE = {
     *("data.batch_size", "data.repeats", "schedule.epochs", "schedule.decay", "tract.lam"),
     *("optimizer.lr", "optimizer.first_layer_lr", "optimizer.first_layer_sgd_lr"),
     *("optimizer.norm_bias_lr", "optimizer.muon_lr", "model.start_images"),
-    *("run.accumulation", "run.checkpoint_seconds"),
+    *("data.std", "run.accumulation", "run.checkpoint_seconds"),
 }
 
 LONGEST_ARM = 150
@@ -63,15 +63,26 @@ def check_recipe(recipe: "Recipe", tables: Mapping[str, Mapping[str, Any]]) -> N
     )
     jitter = data.colour_jitter
     _require(jitter <= 1, f"data.colour_jitter is at most 1; got {jitter}.")
+    momentum, smoothing = optimizer.momentum, optimizer.label_smoothing
+    _require(momentum < 1, f"optimizer.momentum is in [0, 1); got {momentum}.")
     _require(
-        optimizer.loss != "binary" or not optimizer.label_smoothing,
+        not optimizer.nesterov or momentum > 0,
+        "optimizer.nesterov needs momentum: set optimizer.momentum above 0, such as 0.9, or "
+        "optimizer.nesterov=false; got optimizer.momentum=0.",
+    )
+    _require(
+        smoothing < 1,
+        f"optimizer.label_smoothing is the share taken from the label, in [0, 1); got {smoothing}.",
+    )
+    _require(
+        optimizer.loss != "binary" or not smoothing,
         "optimizer.loss='binary' needs targets of 0 and 1; set optimizer.label_smoothing=0.",
     )
     _check_speed(optimizer, recipe.schedule)
     _require(
-        optimizer.smoothing_over == "all" or optimizer.label_smoothing <= 0.5,
+        optimizer.smoothing_over == "all" or smoothing <= 0.5,
         "optimizer.smoothing_over='others' leaves the label the largest share: "
-        f"optimizer.label_smoothing is at most 0.5; got {optimizer.label_smoothing}.",
+        f"optimizer.label_smoothing is at most 0.5; got {smoothing}.",
     )
     _require(run.ema < 1, f"run.ema is a decay in [0, 1); got {run.ema}.")
     _require(
@@ -138,6 +149,11 @@ def _check_first_layer(tract: "TractFields", optimizer: "OptimizerFields") -> No
         "optimizer.muon_normalise scales the layers that Muon trains: set optimizer.body='muon'.",
     )
     _require(
+        own != "muon" or optimizer.body == "muon" or optimizer.muon_lr == type(optimizer).muon_lr,
+        f"optimizer.muon_lr is the rate of a Muon body; got {optimizer.muon_lr}. A Muon first "
+        "layer has the rate optimizer.lr times optimizer.first_layer_lr: set these instead.",
+    )
+    _require(
         optimizer.muon_momentum < 1,
         f"optimizer.muon_momentum is in [0, 1); got {optimizer.muon_momentum}.",
     )
@@ -156,12 +172,7 @@ def _check_speed(optimizer: "OptimizerFields", schedule: "ScheduleFields") -> No
         "optimizer.name='sgd', optimizer.nesterov=true and optimizer.reduction='sum'.",
     )
     _require(
-        optimizer.units == "step" or optimizer.momentum < 1,
-        "optimizer.units='decoupled' divides by 1 - momentum: set optimizer.momentum below 1; got "
-        f"{optimizer.momentum}.",
-    )
-    _require(
-        optimizer.units == "step" or optimizer.first_layer_name in ("same", "sgd"),
+        optimizer.units == "step" or optimizer.first_layer_name == "same",
         "optimizer.units='decoupled' is not defined for optimizer.first_layer_name="
         f"{optimizer.first_layer_name!r}: the recipe's rate would be far too large for it.",
     )

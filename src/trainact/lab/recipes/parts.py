@@ -57,7 +57,8 @@ PARTS: tuple[Part, ...] = (
     ),
     Part(
         "random", "start", {START: "random"}, "random whitened start",
-        "the first layer starts with its random weights times (S + λI)^(-1/2)",
+        "the first layer starts with its random weights times (S + 0.1 ē I)^(-1/2), "
+        "ē the mean eigenvalue of S",
     ),
     Part(
         "scaled", "start", {START: "scaled"}, "scaled start",

@@ -306,7 +306,9 @@ def make_recipe(tables: Mapping[str, Any], where: str = "the recipe") -> Recipe:
 
 
 def change_recipe(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
-    """Return the recipe with fields set by dotted name; text values are read as TOML.
+    """Return the recipe with fields set by dotted name.
+
+    Text is read as TOML, except for fields that hold text.
 
     >>> change_recipe(Recipe(), {"optimizer.lr": "0.3", "model.arguments.width": 16}).optimizer.lr
     0.3
@@ -320,7 +322,7 @@ def change_recipe(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
         if table not in TABLES or not key:
             known = [f"{t}.{f.name}" for t in TABLES for f in dataclasses.fields(TABLES[t])]
             check_known([dotted], known, "field of a recipe")
-        given = parse_value(value) if isinstance(value, str) else value
+        given = _read_text(value, table, key) if isinstance(value, str) else value
         if key.startswith("arguments.") and isinstance(
             arguments := tables[table].setdefault("arguments", {}), dict
         ):
@@ -328,6 +330,15 @@ def change_recipe(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
         else:
             tables[table][key] = given
     return make_recipe(tables)
+
+
+def _read_text(text: str, table: str, key: str) -> Any:
+    """Return the value of a field that is given as text."""
+    hint = next(
+        (field.type for field in dataclasses.fields(TABLES[table]) if field.name == key), None
+    )
+    is_text = hint is str or (hint == tuple[str, ...] and not text.startswith("["))
+    return text if is_text else parse_value(text)
 
 
 def recipe_to_dict(recipe: Recipe) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from trainact.errors import TrActValueError
 from trainact.lab.recipes.arms import BASELINE, Arm, make_lr_arm, parse_arms
 from trainact.lab.recipes.experiment import Experiment
 from trainact.lab.recipes.parts import FIRST_LAYER_LR
-from trainact.lab.text import count, format_value
+from trainact.lab.text import count_epochs, format_value
 
 __all__ = ["check_tuned_recipe", "read_tuning", "use_tuning"]
 
@@ -56,7 +56,7 @@ def use_tuning(experiment: Experiment, tuning: Mapping[str, Any]) -> Experiment:
     for budget in experiment.budgets:
         if str(budget) not in tuning["chosen"]:
             raise TrActValueError(
-                f"no values were chosen for {count(budget, 'epoch')}, only for "
+                f"no values were chosen for {count_epochs(budget)}, only for "
                 f"{', '.join(tuning['chosen'])}; tune with --epochs {budget} too."
             )
         chosen = dict(tuning["chosen"][str(budget)])

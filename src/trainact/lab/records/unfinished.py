@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from trainact.errors import TrActError
+from trainact.lab.recipes.differences import FieldDifference, compare_tables
 from trainact.lab.recipes.recipe import (
     FIELDS_WITHOUT_EFFECT,
     Recipe,
@@ -20,12 +20,6 @@ MOST = 3
 """Settings in which an unfinished run may differ; with more it belongs to another experiment."""
 
 
-class _Difference(NamedTuple):
-    field: str
-    here: Any
-    there: Any
-
-
 def describe_unfinished(folder: RunFolder) -> list[str]:
     """Return messages about unfinished runs, for a run that is about to start.
 
@@ -38,14 +32,14 @@ def describe_unfinished(folder: RunFolder) -> list[str]:
         found = _compare(folder.recipe, folder.path)
         if not found:
             return []
-        now, before = (_list(found, column) for column in ("here", "there"))
+        now, before = (_list(found, column) for column in ("value", "other"))
         return [f"continues with {now} (before: {before})"]
     messages = []
     for path in sorted(folder.path.parent.glob("*")):
         if _is_alike(path, folder) and has_checkpoint(path) and not (path / "record.json").exists():
             found = _compare(folder.recipe, path)
             if 0 < len(found) <= MOST:
-                here, there = (_list(found, column) for column in ("here", "there"))
+                here, there = (_list(found, column) for column in ("value", "other"))
                 messages.append(
                     f"starts from the beginning: an unfinished run has {there}, this one {here}; "
                     f"give {there} to continue that one ({path.name})"
@@ -60,24 +54,21 @@ def _is_alike(path: Path, folder: RunFolder) -> bool:
     return path.name != own and path.name[:-length] == own[:-length]
 
 
-def _compare(recipe: Recipe, folder: Path) -> list[_Difference]:
+def _compare(recipe: Recipe, folder: Path) -> list[FieldDifference]:
     """Return the settings with an effect in which the recipe in a folder differs."""
     try:
         theirs = recipe_to_dict(read_recipe(folder / "recipe.toml"))
     except TrActError:  # it is missing, damaged, or of a version with other fields
         return []
-    return [
-        _Difference(f"{table}.{key}", value, theirs[table][key])
-        for table, row in recipe_to_dict(recipe).items()
-        for key, value in row.items()
-        if f"{table}.{key}" not in FIELDS_WITHOUT_EFFECT and theirs[table][key] != value
-    ]
+    return compare_tables(recipe_to_dict(recipe), theirs, FIELDS_WITHOUT_EFFECT)
 
 
-def _list(found: list[_Difference], column: str) -> str:
+def _list(found: list[FieldDifference], column: str) -> str:
     """Return the settings as the command line takes them."""
     values = ((row.field, getattr(row, column)) for row in found)
     return " and ".join(
-        f"{field}={value if isinstance(value, str) else json.dumps(value)}"
+        f"no {field}"
+        if value is None
+        else f"{field}={value if isinstance(value, str) else json.dumps(value)}"
         for field, value in values
     )

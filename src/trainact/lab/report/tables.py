@@ -9,7 +9,7 @@ from rich.text import Text
 
 from trainact.lab.analysis.answers import Answers
 from trainact.lab.environment import count_threads
-from trainact.lab.metric import TOP5, Metric, read_percent
+from trainact.lab.metric import SIX_VIEWS, TOP5, Metric, read_percent
 from trainact.lab.recipes.arms import PLAIN, Arm, arm_of_recipe
 from trainact.lab.records.record import Record, list_environments
 from trainact.lab.report import wording
@@ -37,7 +37,7 @@ MANY_CLASSES = 10
 SECONDARY_METRICS = (
     TOP5,
     Metric("accuracy of averaged weights (EMA)", "ema_correct", "test_seen"),
-    Metric("accuracy of six views", "views_correct", "test_seen"),
+    SIX_VIEWS,
     Metric("mAP (all-point)", "map_all"),
     Metric("mAP (11-point) of averaged weights (EMA)", "ema_map"),
 )

@@ -24,6 +24,7 @@ from trainact.lab.files import StorageError
 from trainact.lab.ranks import count_ranks, is_first_rank
 from trainact.lab.recipes.own_loops import describe_loop, find_script, has_own_loop
 from trainact.lab.recipes.recipe import DataFields, Recipe, identify, read_recipe, write_recipe
+from trainact.lab.records.checkpoint import has_checkpoint
 from trainact.lab.records.events import Event, EventHandler, read_event, write_event
 from trainact.lab.records.record import write_failure
 from trainact.lab.records.unfinished import describe_unfinished
@@ -42,7 +43,7 @@ Trainer = Callable[[Recipe, Path, EventHandler], dict[str, Any]]
 """Does the run of a recipe in a folder of runs, and returns its record."""
 
 SAVED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
-"""Exit codes of a process that a signal stopped after it saved its run."""
+"""Exit codes of a process that a signal stopped and that saves its run, unless an error came."""
 STOPPED = (*SAVED, -signal.SIGINT, -signal.SIGTERM)
 CACHED = 2
 """Data sets that `cache_data` keeps in memory."""
@@ -288,7 +289,9 @@ class _Children:
             last = lines[-1].strip() if lines else "it printed nothing"
             failure = f"its process ended with code {code}: {last}"
             if self.stopped or code in STOPPED:
-                failure = "stopped" + (" after it was saved" if code in SAVED else "")
+                is_saved = code in SAVED and has_checkpoint(run.folder.path)
+                how = "" if code in STOPPED else f"; {failure}"
+                failure = "stopped after it was saved" if is_saved else f"stopped{how}"
                 self.display.show(run.name, Event("note", text=failure))
             else:
                 write_failure(run.folder.path, failure, "".join(lines))

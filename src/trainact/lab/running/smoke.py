@@ -22,7 +22,8 @@ def shrink(experiment: Experiment, changes: Mapping[str, Any] | None = None) -> 
     without a GPU the precision is float32. With several networks each one trains for two steps of
     four images. Fields in ``changes``, which the user set, keep their values.
     """
-    data, run = experiment.recipe.data, experiment.recipe.run
+    recipe = experiment.recipe
+    data, run = recipe.data, recipe.run
     smaller: dict[str, Any] = {
         "run.smoke": True,
         "data.train_images": 160,
@@ -31,7 +32,8 @@ def shrink(experiment: Experiment, changes: Mapping[str, Any] | None = None) -> 
         "data.held_out": min(data.held_out, 80),
         "data.classes": 0,
         "data.workers": 0,
-        "schedule.warmup_epochs": min(experiment.recipe.schedule.warmup_epochs, 0.5),
+        "optimizer.lookahead_steps": min(recipe.optimizer.lookahead_steps, 2),
+        "schedule.warmup_epochs": min(recipe.schedule.warmup_epochs, 0.5),
         "schedule.milestones": [],
         "schedule.lag_epochs": 0,
         "schedule.per": "step",  # with "epoch", a run of one epoch would stay in the warm-up

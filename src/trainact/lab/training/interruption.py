@@ -22,7 +22,7 @@ Handler = Callable[[int, FrameType | None], None]
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """A run was saved and stopped; ``code`` is the exit code for the process."""
+    """A signal stopped a run; ``code`` is the exit code for the process."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Interruption:
         return _handle(self._request, signal.SIGINT, signal.SIGTERM)
 
     def stop(self) -> None:
-        """Raise `RunInterrupted`; call this after saving."""
+        """Raise `RunInterrupted`; call this after saving, or if an error prevents it."""
         raise RunInterrupted(self.number)
 
     def _request(self, number: int, frame: FrameType | None) -> None:

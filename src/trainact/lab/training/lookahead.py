@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from trainact.errors import TrActValueError
 from trainact.lab.recipes.recipe import OptimizerFields
+from trainact.lab.text import count
 
 __all__ = ["Lookahead"]
 
@@ -24,6 +25,17 @@ class Lookahead:
     """
 
     def __init__(self, network: nn.Module, fields: OptimizerFields, steps: int) -> None:
+        """Copy the network before its first of ``steps`` steps.
+
+        Raises:
+            TrActValueError: the run has fewer steps than there are between two averages.
+        """
+        if steps < fields.lookahead_steps:
+            raise TrActValueError(
+                f"optimizer.lookahead_steps is {fields.lookahead_steps}, but the run has only "
+                f"{count(steps, 'step')}: it would end with its initial weights. Train for more "
+                f"epochs, or set optimizer.lookahead_steps to at most {steps}; 0 turns it off."
+            )
         self.network, self.fields, self.steps = network, fields, steps
         self.slow = {name: value.clone() for name, value in self._list_fast()}
 

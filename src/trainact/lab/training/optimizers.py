@@ -129,7 +129,8 @@ def _make_stem(
             return Asgo(groups, layers, lr, weight_decay=decay)
         case "muon":
             return _make_muon(groups, fields)
-    return torch.optim.SGD(groups, lr=lr, momentum=fields.momentum, weight_decay=decay)
+    momentum, nesterov = fields.momentum, fields.nesterov
+    return torch.optim.SGD(groups, lr, momentum, weight_decay=decay, nesterov=nesterov)
 
 
 def _make_muon(groups: list[dict[str, Any]], fields: OptimizerFields) -> torch.optim.Optimizer:

@@ -40,8 +40,10 @@ class Saver:
         self.saved_at = time.monotonic()
 
     @contextlib.contextmanager
-    def defer_signals(self) -> Iterator[None]:
+    def defer_signals(self, note: Callable[[str], None]) -> Iterator[None]:
         """Defer Ctrl-C and SIGTERM, while the context is open, until the run is saved.
+
+        ``note`` receives the error that came after a signal, if one did.
 
         Raises:
             RunInterrupted: the signal also ended a process that the run needs.
@@ -51,8 +53,9 @@ class Saver:
                 yield
         except TrActError:
             raise
-        except Exception:
+        except Exception as error:
             if self.interruption.requested:
+                note(f"an error came after the signal: {type(error).__name__}: {error}")
                 self.interruption.stop()
             raise
 

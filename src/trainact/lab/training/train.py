@@ -94,7 +94,7 @@ def train(
             data, state = load(recipe.data), read_checkpoint(folder.path, accelerator, note)
             run = _Run(recipe, folder, accelerator, report, data, state)
             del state
-            with run.saver.defer_signals():
+            with run.saver.defer_signals(note):
                 record = run.complete(note)
     if accelerator.is_main_process:
         clear_failure(folder.path)

@@ -349,6 +349,11 @@ def test_data_that_changed_since_the_run_began_is_refused(tmp_path, monkeypatch)
     [
         ({"data__crop": "pad"}, "data.crop must be 'none' in detection; got 'pad'"),
         ({"model__name": "lab:vgg16"}, "model.name must be 'lab:faster-rcnn-vgg16' in detection"),
+        ({"model__weights": "a.pth"}, "model.weights must be '' in detection; got 'a.pth'"),
+        ({"model__pretraining": "tract"}, "model.pretraining must be '' in detection"),
+        ({"data__crop_fill": "reflect"}, "data.crop_fill must be 'black' in detection"),
+        ({"data__interpolation": "bicubic"}, "data.interpolation must be 'bilinear' in detection"),
+        ({"data__test_crop": 0.9}, "data.test_crop must be 0.0 in detection; got 0.9"),
         ({"run__compile": True}, "run.compile must be False in detection; got True"),
         ({"optimizer__body": "muon"}, "optimizer.body must be 'same' in detection; got 'muon'"),
         (

@@ -1,16 +1,21 @@
 """The rows of first layers: pooled over a step, in full precision, and nothing else."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from cases import assert_close
 from trainact.errors import UnsupportedLayerError
+from trainact.lab.training.first_layer import row_moments
 from trainact.lab.training.first_layer.row_moments import (
     RowMoments,
     find_layers,
+    measure_rows,
     visit_inputs,
 )
 from trainact.reference import cut_patches
@@ -35,12 +40,13 @@ def test_the_rows_of_all_micro_batches_are_pooled_and_evaluation_adds_none(cifar
     network, images = make_network(), cifar_images / 64 - 2
     rows = watch(network)
     for part in images.split([5, 20, 7]):
-        network(part)
+        network(part).sum().backward()
     network.eval()
-    network(images * 3)
+    network(images * 3).sum().backward()
     network.train()
     with torch.no_grad():
         network(images * 5)
+    network(images * 7)  # no backward follows
     taken = rows.take()[network[0].weight]
     assert int(taken.num_rows) == 32 * 16 * 16
     assert_close(taken.divide_by_rows(), compute(network[0], images))
@@ -51,8 +57,7 @@ def test_layers_that_share_a_weight_share_their_rows(cifar_images):
     network = make_network()
     network.append(copy.copy(network[0]))  # the same weight
     rows = RowMoments([network[0], network[4]], None, torch.clone)
-    network[0](cifar_images[:8])
-    network[4](cifar_images[8:])
+    (network[0](cifar_images[:8]).sum() + network[4](cifar_images[8:]).sum()).backward()
     [moment] = rows.take().values()
     assert_close(moment.divide_by_rows(), compute(network[0], cifar_images))
 
@@ -60,7 +65,7 @@ def test_layers_that_share_a_weight_share_their_rows(cifar_images):
 def test_the_sum_over_ranks_has_the_rows_of_all(cifar_images):
     network = make_network()
     rows = watch(network, reduce=lambda tensor: 3 * tensor)  # three ranks with equal images
-    network(cifar_images[:4])
+    network(cifar_images[:4]).sum().backward()
     moment = rows.take()[network[0].weight]
     assert int(moment.num_rows) == 3 * 4 * 16 * 16
     assert_close(moment.divide_by_rows(), compute(network[0], cifar_images[:4]))
@@ -70,10 +75,44 @@ def test_autocast_does_not_round_the_second_moment(cifar_images):
     network = make_network(torch.float32)
     rows = watch(network)
     with torch.autocast("cpu", torch.bfloat16):
-        network(cifar_images.float())
+        network(cifar_images.float()).sum().backward()
     moment = rows.take()[network[0].weight].divide_by_rows()
     assert moment.dtype == torch.float64
     assert_close(moment, compute(network[0], cifar_images), rtol=1e-6)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpointed_layer_adds_its_rows_once(cifar_images, reentrant):
+    network, images = make_network(), cifar_images.clone().requires_grad_()
+    rows = watch(network)
+    checkpoint(network, images, use_reentrant=reentrant).sum().backward()
+    assert int(rows.take()[network[0].weight].num_rows) == 32 * 16 * 16
+
+
+def test_several_forward_passes_before_one_backward_all_count(cifar_images):
+    network = make_network()
+    rows = watch(network)
+    sum(network(part).sum() for part in cifar_images.split(20)).backward()
+    moment = rows.take()[network[0].weight]
+    assert_close(moment.divide_by_rows(), compute(network[0], cifar_images))
+
+
+def test_a_forward_pass_without_backward_keeps_no_memory(cifar_images, monkeypatch):
+    network, measured = make_network(), []
+    rows = watch(network)
+
+    def measure(*args):
+        moment = measure_rows(*args)
+        measured.append(weakref.ref(moment.total))
+        return moment
+
+    monkeypatch.setattr(row_moments, "measure_rows", measure)
+    output = network(cifar_images)
+    assert [moment() is None for moment in measured] == [False]
+    del output
+    gc.collect()
+    assert [moment() is None for moment in measured] == [True]
+    assert int(rows.take()[network[0].weight].num_rows) == 0
 
 
 class Standardised(nn.Conv2d):

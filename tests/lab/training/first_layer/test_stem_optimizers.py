@@ -133,6 +133,22 @@ def test_a_resumed_optimizer_takes_the_same_steps_bit_for_bit(cifar_images, name
     assert torch.equal(layer.weight, other.weight)
 
 
+def test_foof_steps_the_same_when_gradients_are_cleared_after_the_forward_pass(cifar_images):
+    images, layer = cifar_images / 64 - 2, make_layer()
+    other = copy.deepcopy(layer)
+    for some, clears_late in ((layer, False), (other, True)):
+        optimizer = make_foof(some)
+        for batch in images.split(8):
+            if not clears_late:
+                optimizer.zero_grad()
+            loss = some(batch).square().mean()
+            if clears_late:
+                optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert torch.equal(layer.weight, other.weight)
+
+
 def test_a_skipped_step_leaves_no_rows_behind(cifar_images):
     """A step that overflows with fp16 is not taken, but its gradient is cleared."""
     layer, images = make_layer(), cifar_images / 64 - 2

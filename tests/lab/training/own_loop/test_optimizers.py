@@ -154,12 +154,33 @@ def test_a_rule_changes_the_gradient_before_each_step(arm):
         optimizer.step(lambda: torch.zeros(()))
 
 
+@pytest.mark.parametrize("arm", ["tract-norm-preserving", "foof"])
+def test_images_without_a_backward_and_the_place_of_zero_grad_change_no_step(arm):
+    model, other = pair()
+    (images, labels), (unseen, _) = read_photos()
+    for network, is_unusual in ((model, False), (other, True)):
+        run = start_run(arm)
+        optimizer = run.optimizer(run.prepare(network), make_sgd)
+        for batch in range(3):
+            chosen = slice(32 * batch, 32 * batch + 32)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(network(images[chosen]), labels[chosen])
+            if is_unusual:
+                network(5 * unseen)  # in training mode, with gradients
+                optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert_equal(model, other)
+
+
 def test_an_optimizer_of_another_model_or_without_a_rate_is_refused():
     model, other = pair()
     run = start_run("plain")
     run.prepare(model)
     with pytest.raises(TrActValueError, match=r"does not train the first layer \(0\)"):
         run.optimizer(other, make_sgd)
+    with pytest.raises(TrActValueError, match=r"does not train the first layer \(0\)"):
+        run.optimizer(model, lambda parameters: make_sgd([parameters[0], *parameters[2:]]))
     with pytest.raises(TrActValueError, match="starts with the learning rate 0"):
         run.optimizer(model, lambda parameters: torch.optim.SGD(parameters, lr=0.0))
 

@@ -79,12 +79,9 @@ class DetectionBatches(Batches):
         """Yield this rank's share of each batch from step ``start`` on, and the batch's size."""
         order = self.order(epoch)
         positions = [(epoch, place, index) for place, index in enumerate(order.tolist())]
-        size, rank, ranks = self.fields.batch_size, self.place.rank, self.place.ranks
+        size = self.fields.batch_size
         batches = [positions[i * size : (i + 1) * size] for i in range(start, self.steps)]
-        shares = [
-            [batch[i] for i in torch.arange(len(batch)).tensor_split(ranks)[rank].tolist()]
-            for batch in batches
-        ]
+        shares = [[batch[i] for i in self.find_mine(len(batch)).tolist()] for batch in batches]
         device = self.place.device
         for batch, scenes in zip(
             batches, make_loader(self.scenes, shares, self.fields.workers), strict=True

@@ -32,7 +32,12 @@ TEST_BATCH = 4
 """Test images per forward pass."""
 ONLY = {
     "model.name": DETECTOR,
+    "model.weights": "",  # the detector's own are in model.arguments.weights
+    "model.pretraining": "",
     "data.crop": "none",
+    "data.crop_fill": "black",
+    "data.interpolation": "bilinear",
+    "data.test_crop": 0.0,
     "data.rotation": 0.0,
     "data.policy": "none",
     "data.values": "standard",

@@ -21,7 +21,7 @@ from trainact.lab.training.first_layer.row_moments import (
     find_moment_dtype,
     make_empty,
     measure_rows,
-    sum_over_ranks,
+    sum_moment_over_ranks,
     visit_inputs,
 )
 from trainact.options import widest_dtype
@@ -149,7 +149,7 @@ class Mac(GradientRule):
             parts[layer].add_(measure(layer, x, self.moment_dtype))
 
         visit_inputs(self.network, self.layers, self.read_images(), add)
-        self.moments = [sum_over_ranks(parts[layer], self.reduce) for layer in self.layers]
+        self.moments = [sum_moment_over_ranks(parts[layer], self.reduce) for layer in self.layers]
 
     def change(self, layer: PlainLayer) -> None:
         """Precondition weight and bias together."""

@@ -28,7 +28,7 @@ __all__ = [
     "find_moment_dtype",
     "make_empty",
     "measure_rows",
-    "sum_over_ranks",
+    "sum_moment_over_ranks",
     "visit_inputs",
 ]
 
@@ -76,10 +76,11 @@ def find_moment_dtype(fields: TractFields) -> torch.dtype | None:
 
 
 class RowMoments:
-    """Σ xᵀx and Σ b of each layer's rows, added up over forward passes until they are taken.
+    """Σ xᵀx and Σ b of each layer's rows, added up over backward passes until they are taken.
 
-    A forward pass counts if the layer is in training mode and gradients are recorded. So the sums
-    are those of all micro-batches of a step, and evaluation does not change them.
+    A forward pass counts if the layer is in training mode, and only once a backward pass reaches
+    its output. So the sums are those of all micro-batches of a step, evaluation does not change
+    them, and gradients may be cleared before or after the forward pass.
     """
 
     def __init__(
@@ -105,15 +106,22 @@ class RowMoments:
 
     def take(self) -> Moments:
         """Return the sums over all ranks and start again; every rank must call this."""
-        taken = {w: sum_over_ranks(moment, self.reduce) for w, moment in self._moments.items()}
+        taken = {
+            w: sum_moment_over_ranks(moment, self.reduce) for w, moment in self._moments.items()
+        }
         self.clear()
         return taken
 
     def _record(self, layer: Any, args: Any, kwargs: Any, output: Any) -> None:
-        del output
-        if layer.training and torch.is_grad_enabled():
-            x = _find_input(args, kwargs).detach()
-            self._moments[layer.weight].add_(measure_rows(layer, x, self.moment_dtype))
+        if layer.training and output.requires_grad:
+            x, weight = _find_input(args, kwargs).detach(), layer.weight
+            measured = measure_rows(layer, x, self.moment_dtype)
+
+            def add(grad: Tensor) -> None:
+                del grad
+                self._moments[weight].add_(measured)
+
+            output.register_hook(add)
 
 
 def make_empty(layer: PlainLayer, ones: int = 0) -> SecondMoment:
@@ -142,7 +150,7 @@ def measure_rows(layer: PlainLayer, x: Tensor, moment_dtype: torch.dtype | None)
         return SecondMoment.measure(x, patches, precision)
 
 
-def sum_over_ranks(moment: SecondMoment, reduce: Reduce) -> SecondMoment:
+def sum_moment_over_ranks(moment: SecondMoment, reduce: Reduce) -> SecondMoment:
     """Return the second moment of the rows of all ranks."""
     total = moment.total
     num_rows = torch.as_tensor(moment.num_rows, dtype=total.dtype, device=total.device)

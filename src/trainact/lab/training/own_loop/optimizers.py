@@ -13,7 +13,7 @@ from trainact.lab.recipes.recipe import Recipe
 from trainact.lab.training.first_layer.gradient_rules import GradientRule
 from trainact.lab.training.optimizers import find_first_parameters, make_optimizers
 
-__all__ = ["OptimizerSet", "adapt_optimizer", "apply_before_steps", "sum_over_ranks"]
+__all__ = ["OptimizerSet", "adapt_optimizer", "apply_before_steps", "sum_tensor_over_ranks"]
 
 FACTOR = "rate_factor"
 """Key of a group's factor of the learning rate. ``lr`` is the rate without it, so that any schedule
@@ -48,7 +48,9 @@ def adapt_optimizer(
     number = (fields.first_layer_name != "same") + (fields.body != "same")
     others = []
     if number:
-        others = make_optimizers(network, list(names), same_rate, recipe.tract, sum_over_ranks)
+        others = make_optimizers(
+            network, list(names), same_rate, recipe.tract, sum_tensor_over_ranks
+        )
         others = others[:number]  # the last is the lab's own for the rest
     for group in (group for other in others for group in other.param_groups):
         group |= {FACTOR: group.pop("lr_scale"), "lr": rate}
@@ -129,7 +131,7 @@ class OptimizerSet(torch.optim.Optimizer):
         self._collect_groups()
 
 
-def sum_over_ranks(tensor: Tensor) -> Tensor:
+def sum_tensor_over_ranks(tensor: Tensor) -> Tensor:
     """Return the sum of a tensor over all ranks of the user's process group, if there is one."""
     total = tensor.clone()
     if dist.is_available() and dist.is_initialized():
@@ -141,16 +143,14 @@ def _find_home(
     optimizer: torch.optim.Optimizer, first: Sequence[nn.Parameter], names: Sequence[str]
 ) -> Group:
     """Return the group that holds the first layers' first parameter, or else the first group."""
-    for parameter in first:
-        for group in optimizer.param_groups:
-            if any(parameter is other for other in group["params"]):
-                return group
+    homes = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    if any(id(parameter) not in homes for parameter in first):
         raise TrActValueError(
             f"the optimizer of run.optimizer does not train the first layer ({', '.join(names)}) "
             "of the model that run.prepare got; make(parameters) must give the optimizer all "
             "parameters of that model."
         )
-    return optimizer.param_groups[0]
+    return homes[id(first[0])] if first else optimizer.param_groups[0]
 
 
 def _take_out(optimizer: torch.optim.Optimizer, ids: set[int]) -> None:

@@ -19,7 +19,7 @@ from trainact.lab.training.first_layer.gradient_rules import make_gradient_rule
 from trainact.lab.training.own_loop.optimizers import (
     adapt_optimizer,
     apply_before_steps,
-    sum_over_ranks,
+    sum_tensor_over_ranks,
 )
 from trainact.lab.training.start import freeze_layers, start_layers
 from trainact.lab.training.train import DivergedError
@@ -130,7 +130,7 @@ class Run:
             with kept_random_states(model):
                 yield from _read_tensors(images, model)
 
-        self.rule = make_gradient_rule(recipe, model, names, read_images, sum_over_ranks)
+        self.rule = make_gradient_rule(recipe, model, names, read_images, sum_tensor_over_ranks)
         self.prepared = PreparedModel(model, names, initial, hash_weights(model))
         self._clock = time.perf_counter()
         return model
