@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.scipy.linalg import cho_solve
 
 from trainact.defaults import DEFAULT_LAM
 from trainact.errors import TrActTypeError, TrActValueError, UnsupportedLayerError
+from trainact.jax.cholesky import solve
 from trainact.jax.moments import (
     AxisName,
     Covariance,
@@ -252,8 +252,7 @@ def divide_gradients(
     if relative:
         damping = scale_damping(lam, jnp.trace(matrix, axis1=1, axis2=2) / num_inputs, mean)
     damped = matrix + damping[:, None, None] * jnp.eye(num_inputs, dtype=matrix.dtype)[None]
-    factor = lax.linalg.cholesky(damped, symmetrize_input=False)
-    tract = jax.vmap(lambda lower, right: cho_solve((lower, True), right))(factor, grad)
+    tract = solve(damped, grad)
     delta = tract.swapaxes(0, 1).reshape(grad_weight.shape).astype(grad_weight.dtype)
     if grad_bias is None or mean is None:
         return delta, None
