@@ -42,6 +42,7 @@ from trainact import (
     tract_state,
     whiten,
 )
+from trainact.lab.ranks import leave_ranks
 from trainact.reference import cut_patches, tract_gradients_of_layer, whitened_weight_of_layer
 
 TIMEOUT = timedelta(seconds=120)
@@ -822,7 +823,7 @@ def main() -> None:
             print(results[name], flush=True)
             os._exit(1)
     dist.barrier()
-    dist.destroy_process_group()
+    leave_ranks()
 
 
 if __name__ == "__main__":

@@ -88,14 +88,16 @@ def test_a_missing_transformers_names_its_extra(monkeypatch, capsys):
     assert "pip install 'trainact[all]'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("code", "left"), [(0, [True]), (1, [])])
-def test_a_command_that_ends_well_leaves_the_other_ranks(monkeypatch, code, left):
+@pytest.mark.parametrize(("code", "steps"), [(0, ["leave", "flush", "end"]), (1, [])])
+def test_a_command_that_ends_well_leaves_the_other_ranks(monkeypatch, code, steps):
     import torch.distributed as dist
 
     found = []
     monkeypatch.setattr(cli, "main", lambda: code)
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: found.append(True))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: found.append("leave"))
+    monkeypatch.setattr(sys.stdout, "flush", lambda: found.append("flush"))
+    monkeypatch.setattr(cli.os, "_exit", lambda code: found.append("end"))
     with pytest.raises(SystemExit, match=str(code)):
         cli.start()
-    assert found == left
+    assert found == steps
