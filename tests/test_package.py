@@ -68,6 +68,7 @@ JAX_ORDER = [
     "overlapping_patches",
     "outer_products",
     "moments",
+    "cholesky",
     "gradient",
     "filters",
     "whitening",
@@ -398,7 +399,7 @@ def test_the_readme_says_what_matters_first():
     first = "\n".join((ROOT / "README.md").read_text().splitlines()[:60])
     for phrase in (
         "pip install trainact",
-        "Before the first release, install a clone",
+        "git clone ",
         "TrAct(model[0], lam=0.1)",
         "apply_tract(model)",
         "remove_tract(model)",

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tools.evidence import NO_RECORD, Evidence, hash_records, is_current
-from trainact.lab.analysis.answers import Answers, answer
+from trainact.lab.analysis.answers import ENOUGH_SEEDS, Answers, answer
 from trainact.lab.cost.bench import Row, read_bench
 from trainact.lab.cost.cases import FAST_NETWORK
 from trainact.lab.files import write_atomically
@@ -171,7 +171,7 @@ def _describe(pages: Mapping[str, ExperimentPage], step: Row | None) -> str:
         f"Final test accuracy on {data}: small networks and few epochs, on a CPU. Each dot is the "
         "mean of runs that were trained for just that many epochs, with a whole learning-rate "
         "schedule; bars show the lowest and the highest seed. The table has the longest runs with "
-        "enough seeds:"
+        f"{ENOUGH_SEEDS} seeds; if there are none, those of most seeds:"
     )
     notes = [
         "± is the standard deviation over seeds. Differences are in percentage points. Brackets "
@@ -179,7 +179,9 @@ def _describe(pages: Mapping[str, ExperimentPage], step: Row | None) -> str:
         "A speed-up of 2× means that this arm needs half of the epochs for the accuracy that the "
         "other one has in the end; we interpolate between runs of different lengths. < 1.00× means "
         "that it does not reach that accuracy, ≥ that its shortest runs already do.",
-        "All arms of a network have the same learning rate. It was not tuned for TrAct.",
+        "All arms of a network have the same learning rate. For the fast network and the ViT it "
+        "was tuned for plain training with 5 epochs; the wider network has the published one, "
+        "which was chosen for the frozen start. None was tuned for TrAct.",
         *([_describe_published(pages[PUBLISHED])] if PUBLISHED in pages else []),
         *([] if step is None else [_describe_step(step)]),
         _describe_progress(pages),
@@ -265,7 +267,7 @@ def _describe_published(page: ExperimentPage) -> str:
     )
     return (
         f"With six views of each test image, the {SHOWN[PUBLISHED]} reaches {reached}. With the "
-        f"{WORDS[RIVAL]} it is a published recipe, cifar10-airbench, whose author reports "
+        f"{WORDS[RIVAL]} it is a published recipe of cifar10-airbench, whose author reports "
         f"{PUBLISHED_ACCURACY:.1f} %."
     )
 

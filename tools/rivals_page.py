@@ -131,7 +131,7 @@ def write_rivals(results: Sequence[RecipeResult]) -> dict[str, str]:
 
 
 def render_trial(results: Sequence[RecipeResult]) -> str:
-    """Return what each arm of the trial is and on how many recipes it has runs, in a line each."""
+    """Return what each arm of the trial is, and on how many recipes it has runs."""
     rows = []
     controls = [name for name in _list_names(results) if parse_arms([name], [])[0].kind == "lr"]
     for arm in parse_arms((*FIRST, *controls, *OTHERS, *TUNED, *UNITS), []):
@@ -140,8 +140,17 @@ def render_trial(results: Sequence[RecipeResult]) -> str:
         tuned = "; its first-layer learning rate is tuned" if arm.name in TUNED else ""
         text = "; ".join(map(_describe_part, parts)) + tuned
         runs = sum(arm == PLAIN or arm.name in result.arms for result in results)
-        rows.append((f"`{arm.name}`", text, str(runs) if runs else "none yet"))
-    return render_markdown(Grid("", ("arm", "what it is", "recipes"), tuple(rows), text_columns=2))
+        rows.append((f"`{arm.name}`", text, runs))
+    done = tuple((name, text, str(runs)) for name, text, runs in rows if runs)
+    planned = tuple((name, text) for name, text, runs in rows if not runs)
+    blocks = []
+    if done:
+        columns = ("arm", "what it is", "recipes")
+        blocks.append(render_markdown(Grid("", columns, done, text_columns=2)))
+    if planned:
+        blocks.append("Planned, but without any run so far:")
+        blocks.append(render_markdown(Grid("", ("arm", "what it is"), planned, text_columns=2)))
+    return "\n\n".join(blocks)
 
 
 def _describe_part(part: Part) -> str:

@@ -23,9 +23,9 @@ TRACT = f"tract-{DEFAULT_LAM:g}"
 WHITENED, TRAINED, FROZEN = f"eigen+{TRACT}", "eigen", "eigen+frozen"
 GROUPS: dict[Verdict | None, str] = {
     None: "No result",
-    "worse": "Worse",
+    "worse": "Worse than plain training",
     "unclear": "No clear difference",
-    "better": "Better",
+    "better": "Better than plain training",
     "one seed": "One seed, so no interval",
 }
 """Titles of the groups of results, losses first."""
@@ -79,8 +79,18 @@ class PrintedPair(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """Return TrAct minus plain, without the rounding error of a subtraction."""
-        return round(self.tract.mean - self.plain.mean, 6)
+        """Return TrAct minus plain in points, without the rounding error of a subtraction."""
+        return round((self.tract.mean - self.plain.mean) * 10**self._shift, 6)
+
+    @property
+    def decimals(self) -> int:
+        """Return the decimals that the paper prints, in points."""
+        return self.tract.decimals - self._shift
+
+    @property
+    def _shift(self) -> int:
+        """Return 2 for a mean average precision, which is printed as a number up to 1."""
+        return 2 if self.key.metric == "map" else 0
 
 
 def write_when(evidence: Evidence, bench: dict[str, Any]) -> dict[str, str]:
@@ -166,7 +176,7 @@ def _list_ended(result: Result, arms: Collection[str]) -> dict[int, set[int]]:
 
 
 def _describe_summary(results: Sequence[Result]) -> str:
-    """Return a table: how often TrAct was better and worse than each of the other ways."""
+    """Return the range of the gains, and a table: how often TrAct was better and worse."""
     comparisons = {
         (ARMS[TRACT], OTHERS[BASELINE]): [[r.to_plain] if r.to_plain else [] for r in results],
         (ARMS[TRACT], CONTROL): [_compare_with_control(result)[2:] for result in results],
@@ -175,16 +185,24 @@ def _describe_summary(results: Sequence[Result]) -> str:
             for arm, other in (*STARTS, (WHITENED, BASELINE))
         },
     }
-    rows = []
+    counted, intervals = {}, 0
     for titles, found in comparisons.items():
         verdicts = [difference.verdict for differences in found for difference in differences]
-        counts = [verdicts.count(verdict) for verdict in VERDICTS]
-        rows.append((*titles, *map(str, (*counts, len(results) - len(verdicts)))))
-    head = ("method", "compared with", *VERDICTS.values(), "no result")
+        intervals += sum(verdict != "one seed" for verdict in verdicts)
+        counted[titles] = {VERDICTS[name]: verdicts.count(name) for name in VERDICTS}
+        counted[titles]["no result"] = len(results) - len(verdicts)
+    columns = [name for name in next(iter(counted.values())) if _is_shown(name, counted.values())]
+    rows = tuple((*titles, *(str(n[name]) for name in columns)) for titles, n in counted.items())
+    head = ("method", "compared with", *columns)
     blocks = [
+        *_describe_gains(results),
         f"In how many of {count(len(results), 'small recipe')} of our own a method was worse or "
         "better than another:",
-        render_markdown(Grid("", head, tuple(rows), text_columns=2)),
+        render_markdown(Grid("", head, rows, text_columns=2)),
+        "Better and worse mean that a 95 % interval over seeds excludes 0. If no method had any "
+        f"effect, about {round(intervals / 20)} of these {intervals} intervals would exclude it by "
+        f"chance. A recipe counts with its longest runs for which both methods have {ENOUGH_SEEDS} "
+        "seeds; if it has none, with those of most seeds.",
     ]
     blocks += [
         f"Runs of {title} diverged on {count(diverged, 'recipe')}."
@@ -192,6 +210,37 @@ def _describe_summary(results: Sequence[Result]) -> str:
         if (diverged := sum(_has_diverged(result, arm) for result in results))
     ]
     return "\n\n".join(blocks)
+
+
+def _is_shown(column: str, counts: Collection[dict[str, int]]) -> bool:
+    """Return whether a column of the summary belongs to each of them or has a number."""
+    return column not in (VERDICTS["one seed"], "no result") or any(n[column] for n in counts)
+
+
+def _describe_gains(results: Sequence[Result]) -> list[str]:
+    """Return a sentence for each method: its smallest and largest gain on each data set."""
+    sentences = []
+    for arm in (TRACT, WHITENED):
+        gains: dict[str, list[float]] = {}
+        for result in results:
+            for found in _compare(result, (arm, BASELINE)):
+                gains.setdefault(result.page.study.records[0]["data"]["name"], []).append(
+                    found.mean
+                )
+        parts = [
+            f"{_describe_range(found)} points on {count(len(found), 'recipe')} with {data}"
+            for data, found in gains.items()
+        ]
+        if parts:
+            sentences.append(f"{ARMS[arm]} minus plain training: {', '.join(parts)}.")
+    longest = max(result.budget for result in results)
+    sentences.append(f"These runs have at most {count_epochs(longest)}.")
+    return [" ".join(sentences)]
+
+
+def _describe_range(numbers: Sequence[float]) -> str:
+    low, high = f"{min(numbers):+.2f}", f"{max(numbers):+.2f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _has_diverged(result: Result, arm: str) -> bool:
@@ -241,17 +290,22 @@ def _compare_with_control(result: Result) -> list[Difference]:
 
 def _render_control(results: Sequence[Result]) -> str:
     """Return a table: TrAct and the control against plain, and against each other."""
-    rows = []
+    rows, unclear = [], []
     for result in results:
         if (control := _find_control(result)) is None:
+            rows.append((result.name, "none planned", *["-"] * 5))
             continue
         shown = ["no result yet"] * 5
         if found := _compare_with_control(result):
             shown = [str(found[0].budget), str(found[0].n), *map(format_difference, found)]
+            unclear += [result.name] * (found[-1].verdict != "better")
         rows.append((result.name, control.title, *shown))
     columns = ("TrAct minus plain", "control minus plain", "TrAct minus control")
     head = ("recipe", "control", "epochs", "n", *columns)
-    return render_markdown(Grid("", head, tuple(rows), text_columns=2)) if rows else NO_RECORD
+    table = render_markdown(Grid("", head, tuple(rows), text_columns=2))
+    if not unclear:
+        return table
+    return f"{table}\n\nTrAct is not clearly better than the control on {' and '.join(unclear)}."
 
 
 def _render_starts(results: Sequence[Result]) -> str:
@@ -326,7 +380,7 @@ def _render_paper() -> str:
     for table, pairs in _list_accuracy_tables():
         found = [pair.difference for pair in pairs]
         signs = (sum(d > 0 for d in found), sum(d == 0 for d in found), sum(d < 0 for d in found))
-        decimals = pairs[0].tract.decimals
+        decimals = pairs[0].decimals
         mean, low, high = (
             f"{d:+.{decimals}f}" for d in (statistics.fmean(found), min(found), max(found))
         )
@@ -341,7 +395,7 @@ def _describe_paper() -> str:
     lines = []
     for table, pairs in _list_accuracy_tables():
         found = [pair.difference for pair in pairs]
-        mean = f"{statistics.fmean(found):+.{pairs[0].tract.decimals}f}"
+        mean = f"{statistics.fmean(found):+.{pairs[0].decimals}f}"
         higher = f"{sum(d > 0 for d in found)} of {len(found)}"
         lines.append(f"- {table.title}: higher with TrAct in {higher}, mean difference {mean}")
     return "\n".join(lines)

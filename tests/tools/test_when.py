@@ -53,8 +53,13 @@ def test_without_records_the_page_says_so(tmp_path):
 
 def test_each_recipe_is_in_its_group(results):
     texts = write_when(read_evidence(results), BENCH)
-    head, _, titles, _, *rows = texts["when-summary"].splitlines()
+    gains, _, head, _, titles, _, *rows, _, note = texts["when-summary"].splitlines()
+    assert gains == (
+        "TrAct minus plain training: -2.50 to +2.50 points on 4 recipes with photos. "
+        "These runs have at most 4 epochs."
+    )
     assert head.startswith("In how many of 4 small recipes of our own a method was")
+    assert "about 0 of these 4 intervals would exclude it by chance" in note
     verdicts = "worse | no clear difference | better | one seed | no result |"
     assert titles == f"| method | compared with | {verdicts}"
     to_plain, to_control, *others = rows
@@ -64,8 +69,9 @@ def test_each_recipe_is_in_its_group(results):
     assert all(row.endswith(" | 0 | 0 | 0 | 0 | 4 |") for row in others)
     groups = texts["when-results"].split("**")[1:]
     found = dict(zip(groups[::2], groups[1::2], strict=True))
-    assert list(found) == ["Worse", "No clear difference", "Better", "One seed, so no interval"]
-    expected = ("Better", "Worse", "One seed, so no interval", "No clear difference")
+    better, worse = "Better than plain training", "Worse than plain training"
+    assert list(found) == [worse, "No clear difference", better, "One seed, so no interval"]
+    expected = (better, worse, "One seed, so no interval", "No clear difference")
     for title, name in zip(expected, (BETTER, WORSE, SINGLE, UNCLEAR), strict=True):
         assert f"- {name}, " in found[title], title
         assert found[title].count("\n- ") == 1
@@ -81,6 +87,20 @@ def test_tract_is_compared_with_the_control_at_the_largest_budget(results):
     assert to_control == "+1.00 [1.00, 1.00]"
     assert len(others) == 3
     assert all(other.endswith(" | no result yet" * 5 + " |") for other in others)
+
+
+def test_recipes_without_a_clear_gain_over_the_control_are_named(tmp_path):
+    write_arms(tmp_path, BETTER, (2.0, 2.5, 3.0))
+    write_arms(tmp_path, BETTER, (2.5, 2.0, 3.5), "lr-0.1", plain=False)
+    write_arms(tmp_path, "cifar10-speed93", (2.0, 2.5, 3.0))
+    text = write_when(read_evidence(tmp_path), BENCH)["when-control"]
+    assert "| cifar10-speed93 | none planned | - | - | - | - | - |" in text
+    assert text.endswith(f"\n\nTrAct is not clearly better than the control on {BETTER}.")
+
+
+def test_a_mean_average_precision_is_compared_in_points():
+    (pair,) = list_printed_pairs(read_table("detection"))
+    assert (pair.difference, pair.decimals) == (1.2, 1)
 
 
 def test_a_control_of_a_smaller_budget_is_compared_there(tmp_path):
@@ -158,7 +178,8 @@ def test_three_seeds_of_a_smaller_budget_are_preferred_to_two(tmp_path):
         write_arms(tmp_path, BETTER, differences, budget=budget)
         write_arms(tmp_path, BETTER, [0.0] * len(differences), "eigen+frozen", budget, plain=False)
     texts = write_when(read_evidence(tmp_path), BENCH)
-    assert "| TrAct | a frozen whitened start | 1 | 0 | 0 | 0 | 0 |" in texts["when-summary"]
+    assert " | better | no result |" in texts["when-summary"]  # no comparison has one seed
+    assert "| TrAct | a frozen whitened start | 1 | 0 | 0 | 0 |" in texts["when-summary"]
     rows = [row.split(" | ")[3:] for row in texts["when-start"].splitlines()[2:]]
     assert [(epochs, n) for epochs, _, n in rows] == [("2", "3 |"), ("4", "2 |")]
 
