@@ -79,6 +79,41 @@ def main() -> None:
         name = "explicit-centered" if center else "explicit"
         report(name, *(np.asarray(one["kernel"][...]) for one in (grads, alone)))
 
+    rows = images.reshape(1280, 24)
+    dense_weight, dense_bias = jnp.ones((24, 4)), jnp.ones(4)
+
+    def dense_loss(weight, bias, x, center, sharding=None):
+        if center:
+            covariance = second_moment(x, center=True)
+            weight, bias = tract_weight(weight, covariance, bias=bias, center=True)
+        else:
+            weight = tract_weight(weight, second_moment(x))
+        return jnp.square(jnp.matmul(x, weight, out_sharding=sharding) + bias).mean()
+
+    both = jax.make_mesh((2, 2), ("batch", "other"), axis_types=(AxisType.Explicit,) * 2)
+    for center in (False, True):
+        expected = jax.grad(dense_loss)(dense_weight, dense_bias, rows, center)
+        for spec in (PartitionSpec("batch", None), PartitionSpec(None, "batch")):
+            with jax.set_mesh(explicit):
+                parts_of_dense = jax.device_put(
+                    (dense_weight, dense_bias, rows),
+                    (spec, PartitionSpec(), PartitionSpec("batch", None)),
+                )
+                step = jax.jit(jax.grad(dense_loss), static_argnums=(3, 4))
+                grad = step(*parts_of_dense, center, PartitionSpec("batch", None))
+            assert grad.sharding.spec == spec
+            report(f"{spec}-{center}".replace(" ", ""), np.asarray(grad), expected)
+    with jax.set_mesh(both):
+        measured = jax.jit(
+            jax.shard_map(
+                lambda x: second_moment(x, axis_name="batch"),
+                in_specs=PartitionSpec("batch"),
+                out_specs=PartitionSpec(),
+                axis_names={"batch"},
+            )
+        )(jax.device_put(rows, PartitionSpec("batch")))
+    report("one-axis", np.asarray(measured), second_moment(rows))
+
     def apply(weight, images):
         return loss(weight, images, jnp.zeros((2, 4, 80, 4)), "batch")
 

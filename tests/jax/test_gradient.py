@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jax_cases import DENSE, GEOMETRIES, Geometry, as_jax, assert_gradients, assert_near, geometries
 from slow_cases import mark_slow
 from trainact.errors import TrActTypeError, TrActValueError
-from trainact.jax import second_moment, tract_weight
+from trainact.jax import Covariance, second_moment, tract_weight
 
 OPTIONS = [
     (center, relative) for center in (False, True, "batchnorm") for relative in (False, True)
@@ -182,6 +182,42 @@ def test_rows_far_from_zero_have_a_scale(shift):
         assert_near(grad, wanted, 1e-2)
 
 
+def test_constant_rows_determine_no_step_of_the_weight():
+    """Not even a tiny one, which an optimizer that takes signs would make a whole step."""
+    x, weight = 3 * jnp.ones((16, 4)), jnp.ones((4, 2))
+
+    def loss(weight):
+        covariance = second_moment(x, center=True)
+        weight = tract_weight(weight, covariance, center="batchnorm", relative=True)
+        return jnp.square(x @ weight).sum()
+
+    assert not np.asarray(jax.grad(loss)(weight)).any()
+
+
+def test_a_second_moment_that_overflows_gives_nan():
+    x = jnp.full((8, 4), 3e19)
+    gradient = jax.grad(lambda weight: (x @ tract_weight(weight, second_moment(x))).sum())
+    assert np.isnan(gradient(jnp.ones((4, 2)))).all()
+
+
+@pytest.mark.parametrize(("center", "relative"), OPTIONS)
+def test_a_weight_without_inputs_has_an_empty_gradient(center, relative):
+    x, weight, bias = jnp.zeros((4, 0)), jnp.zeros((0, 3)), jnp.zeros(3)
+
+    def loss(weight, bias):
+        moment = second_moment(x, center=bool(center))
+        if center is True:
+            options = {"bias": bias, "center": True, "relative": relative}
+            weight, bias = tract_weight(weight, moment, **options)
+        else:
+            weight = tract_weight(weight, moment, center=center, relative=relative)
+        return (x @ weight + bias).sum()
+
+    grads = jax.grad(loss, (0, 1))(weight, bias)
+    assert grads[0].shape == (0, 3)
+    assert np.isfinite(grads[1]).all()
+
+
 W, S, C = jnp.ones((4, 2)), jnp.ones((1, 4, 4)), second_moment(jnp.ones((3, 4)), center=True)
 
 
@@ -205,6 +241,19 @@ W, S, C = jnp.ones((4, 2)), jnp.ones((1, 4, 4)), second_moment(jnp.ones((3, 4)),
         ),
         ((W, S, jnp.ones(1)), {}, TrActValueError, r"lam= has the shape \(1,\); use one number"),
         ((W, S, "0.1"), {}, TrActTypeError, "lam='0.1' is a str"),
+        ((W, S, np.array(1j)), {}, TrActTypeError, "needs a real lam; got complex128"),
+        (
+            (W, Covariance([1.0], [2.0])),
+            {"center": "batchnorm"},
+            TrActTypeError,
+            r"second_moment= takes a JAX array; got list\.",
+        ),
+        (
+            (W, Covariance(C.matrix, jnp.ones((1, 2)))),
+            {"center": "batchnorm"},
+            TrActValueError,
+            r"needs a mean of shape \(1, 4\); got \(1, 2\)",
+        ),
         ((W, S), {"center": "mean"}, TrActValueError, "center='mean' is not accepted"),
         ((W, S), {"relative": 1}, TrActTypeError, "relative=1 is not accepted"),
         (

@@ -3,7 +3,8 @@
 :func:`solve_in_blocks` is for CPUs. There, JAX calls LAPACK, whose threads keep the cores busy for
 a while after each call and slow down XLA's own. LAPACK uses one thread for a matrix of at most
 :data:`BLOCK` rows. So it factorizes the diagonal blocks, and the rest are products, done by XLA.
-:func:`solve_at_once` is for other devices.
+The blocks are unrolled in the compiled program. :func:`solve_at_once` is for other devices, for
+larger matrices, which would take long to compile, and for many systems, where it is faster.
 """
 
 import jax
@@ -16,14 +17,22 @@ __all__ = ["solve", "solve_at_once", "solve_in_blocks"]
 BLOCK = 128
 """Rows of a diagonal block, a power of two."""
 
+MOST_ROWS = 1024
+"""Of a matrix that is solved in blocks."""
+
+MOST_SYSTEMS = 4
+"""That are solved in blocks."""
+
 
 def solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
-    """Return X with A X = B for each group; NaN if A is not positive definite.
+    """Return X with A X = B for each system; NaN if A is not positive definite.
 
     Args:
         matrix: A, shape [g, n, n]; only the lower triangle is used.
         right: B, shape [g, n, m].
     """
+    if matrix.shape[0] > MOST_SYSTEMS or matrix.shape[-1] > MOST_ROWS:
+        return solve_at_once(matrix, right)
     return lax.platform_dependent(matrix, right, cpu=solve_in_blocks, default=solve_at_once)
 
 
@@ -36,28 +45,32 @@ def solve_at_once(matrix: jax.Array, right: jax.Array) -> jax.Array:
 def solve_in_blocks(matrix: jax.Array, right: jax.Array) -> jax.Array:
     """Return what :func:`solve` returns, from factors of diagonal blocks and products.
 
-    The blocks of the factor L replace those of A from left to right, while forward substitution
-    turns B into Y with L Y = B. Then backward substitution gives X with Lᵀ X = Y.
+    The factor L is computed from left to right, a block of columns at a time. Forward substitution
+    gives Y with L Y = B on the way. Then backward substitution gives X with Lᵀ X = Y.
     """
     num_rows = matrix.shape[-1]
-    size = min(BLOCK, 1 << (num_rows - 1).bit_length())
+    size = min(BLOCK, 1 << max(0, num_rows - 1).bit_length())
     missing = -num_rows % size
     matrix = jnp.pad(matrix, [(0, 0), (0, missing), (0, missing)])
     ones = (jnp.arange(num_rows + missing) >= num_rows).astype(matrix.dtype)
     matrix = matrix + jnp.diag(ones)[None]
     right = jnp.pad(right, [(0, 0), (0, missing), (0, 0)])
 
-    inverses, below, solved = [], [], []
-    while matrix.shape[-1]:
-        lower = lax.linalg.cholesky(matrix[:, :size, :size], symmetrize_input=False)
-        inverses.append(_invert_lower(lower))
-        below.append(_multiply(matrix[:, size:, :size], inverses[-1].mT))
-        solved.append(_multiply(inverses[-1], right[:, :size]))
-        matrix = matrix[:, size:, size:] - _multiply(below[-1], below[-1].mT)
-        right = right[:, size:] - _multiply(below[-1], solved[-1])
-    found = right  # no rows yet
-    for inverse, column, one in zip(*map(reversed, (inverses, below, solved)), strict=True):
-        one = _multiply(inverse.mT, one - _multiply(column.mT, found))
+    done, found = matrix[:, :, :0], right[:, :0]  # the rest of the rows of L, and Y
+    steps = []
+    for start in range(0, num_rows + missing, size):
+        stop = start + size
+        column = matrix[:, start:, start:stop] - _multiply(done, done[:, :size].mT)
+        rest = right[:, start:stop] - _multiply(done[:, :size], found)
+        lower = lax.linalg.cholesky(column[:, :size], symmetrize_input=False)
+        inverse = _invert_lower(lower)
+        below, solved = _multiply(column[:, size:], inverse.mT), _multiply(inverse, rest)
+        steps.append((inverse, below, solved))
+        done = jnp.concatenate([done[:, size:], below], 2)
+        found = jnp.concatenate([found, solved], 1)
+    found = right[:, :0]
+    for inverse, below, solved in reversed(steps):
+        one = _multiply(inverse.mT, solved - _multiply(below.mT, found))
         found = jnp.concatenate([one, found], 1)
     return found[:, :num_rows]
 

@@ -131,18 +131,18 @@ def tract_weight(
                 f"center={center!r} needs the covariance: pass what second_moment(x, ..., "
                 f"center=True) returned; got {type(second_moment).__name__}."
             )
-        matrix, mean = second_moment
+        matrix, mean = (check_input(one, "second_moment") for one in second_moment)
     else:
         if isinstance(second_moment, Covariance):
             raise TrActTypeError(
                 "a covariance belongs to center=True or center='batchnorm'; got center=False."
             )
         matrix, mean = check_input(second_moment, "second_moment"), None
-    _check_shapes(weight, matrix)
+    _check_shapes(weight, matrix, mean)
     _check_given_bias(bias, weight, center)
     if not isinstance(lam, jax.Array | np.ndarray):
         lam = check_lam(lam)
-    elif lam.ndim:
+    elif check_input(lam, "lam").ndim:
         raise TrActValueError(f"lam= has the shape {lam.shape}; use one number.")
     dtype = find_dtype(matrix, weight)
     moment = lax.stop_gradient(jax.tree.map(lambda one: one.astype(dtype), (matrix, mean)))
@@ -231,9 +231,9 @@ def divide_gradients(
     *,
     relative: bool,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Return ΔW and Δb, in the shapes and dtypes of the plain gradients.
+    """Return ΔW and Δb, in the shapes, dtypes and shardings of the plain gradients.
 
-    If the factorization fails, the gradient is NaN.
+    If the factorization fails, or the second moment is not finite, the gradient is NaN.
 
     Args:
         grad_weight: G, shape [*kernel, C/g, m].
@@ -242,32 +242,54 @@ def divide_gradients(
         lam: λ.
         relative: multiply λ by the mean eigenvalue.
     """
+    divide = functools.partial(_divide, relative=relative)
+    mesh = jax.typeof(grad_weight).sharding.mesh
+    if mesh.explicit_axes:
+        own = jax.tree.map(lambda one: jax.typeof(one).sharding, (grad_weight, grad_bias))
+        divide = jax.sharding.auto_axes(divide, axes=mesh.explicit_axes, out_sharding=own)
+    return divide(grad_weight, grad_bias, moment, lam)
+
+
+def _divide(
+    grad_weight: jax.Array,
+    grad_bias: jax.Array | None,
+    moment: Moment,
+    lam: jax.Array,
+    *,
+    relative: bool,
+) -> tuple[jax.Array, jax.Array | None]:
     matrix, mean = moment
     groups, num_inputs, _ = matrix.shape
-    grad = grad_weight.astype(matrix.dtype).reshape(num_inputs, groups, -1).swapaxes(0, 1)
+    shape = (num_inputs, groups, grad_weight.shape[-1] // groups)
+    grad = grad_weight.astype(matrix.dtype).reshape(shape).swapaxes(0, 1)
     if grad_bias is not None and mean is not None:
         column = grad_bias.astype(matrix.dtype).reshape(groups, 1, -1)
         grad = grad - mean[:, :, None] * column
+    trace = jnp.trace(matrix, axis1=1, axis2=2)
     damping = jnp.broadcast_to(lam, (groups,))
+    is_constant = jnp.zeros((groups,), bool)
     if relative:
-        damping = scale_damping(lam, jnp.trace(matrix, axis1=1, axis2=2) / num_inputs, mean)
+        damping, is_constant = scale_damping(lam, trace / max(1, num_inputs), mean)
+    damping = damping + 0 * trace  # NaN if it is not finite: LAPACK accepts infinities
     damped = matrix + damping[:, None, None] * jnp.eye(num_inputs, dtype=matrix.dtype)[None]
-    tract = solve(damped, grad)
+    tract = jnp.where(is_constant[:, None, None], jnp.zeros_like(grad), solve(damped, grad))
     delta = tract.swapaxes(0, 1).reshape(grad_weight.shape).astype(grad_weight.dtype)
     if grad_bias is None or mean is None:
         return delta, None
-    rounded = delta.astype(matrix.dtype).reshape(num_inputs, groups, -1)
+    rounded = delta.astype(matrix.dtype).reshape(shape)
     moved = jnp.einsum("gn,ngm->gm", mean, rounded, precision=lax.Precision.HIGHEST)
     change = column.reshape(groups, -1) - moved
     return delta, change.reshape(grad_bias.shape).astype(grad_bias.dtype)
 
 
-def scale_damping(lam: jax.Array, mean_eigenvalue: jax.Array, mean: jax.Array | None) -> jax.Array:
-    """Return λ times the mean eigenvalue of each group, shape [g].
+def scale_damping(
+    lam: jax.Array, mean_eigenvalue: jax.Array, mean: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    """Return λ times the mean eigenvalue of each group [g], and which groups have constant rows.
 
     Rows that are constant up to rounding have no scale, and determine no step of the weight: their
-    group gets a damping so large that its ΔW is zero. A covariance loses digits where the columns
-    of the mean differ (see `measure_covariance`), and almost none to what they have in common.
+    ΔW is zero, and their damping 1. A covariance loses digits where the columns of the mean differ
+    (see `measure_covariance`), and almost none to what they have in common.
     """
     number = jnp.finfo(mean_eigenvalue.dtype)
     error = CONSTANT * float(number.eps)
@@ -275,7 +297,7 @@ def scale_damping(lam: jax.Array, mean_eigenvalue: jax.Array, mean: jax.Array | 
     if mean is not None:
         dust = error * mean.var(-1) + error**2 * jnp.square(mean).mean(-1)
     is_constant = mean_eigenvalue <= dust
-    return jnp.where(is_constant, float(number.max) ** 0.5, lam * mean_eigenvalue)
+    return jnp.where(is_constant, 1.0, lam * mean_eigenvalue), is_constant
 
 
 def check_bias(layer: Any, where: str = "") -> None:
@@ -319,7 +341,7 @@ def _list_vmaps(array: Any) -> set[int]:
     return found
 
 
-def _check_shapes(weight: jax.Array, matrix: jax.Array) -> None:
+def _check_shapes(weight: jax.Array, matrix: jax.Array, mean: jax.Array | None) -> None:
     num_inputs, outputs = math.prod(weight.shape[:-1]), weight.shape[-1] if weight.ndim else 0
     if weight.ndim < 2:
         raise TrActTypeError(
@@ -331,6 +353,12 @@ def _check_shapes(weight: jax.Array, matrix: jax.Array) -> None:
             f"a weight of shape {weight.shape} does not fit a second moment of shape "
             f"{matrix.shape}; it needs [g, {num_inputs}, {num_inputs}], where g divides the "
             f"{outputs} outputs. Give second_moment the arguments of the layer."
+        )
+    if mean is not None and mean.shape != matrix.shape[:2]:
+        raise TrActValueError(
+            f"a covariance with a matrix of shape {matrix.shape} needs a mean of shape "
+            f"{matrix.shape[:2]}; got {mean.shape}. Pass what second_moment(x, ..., center=True) "
+            "returned."
         )
 
 

@@ -171,7 +171,8 @@ def measure_covariance(
     def measure(x: jax.Array) -> Covariance:
         num_rows = max(1, patches.count_rows(x))
         mean = _average(sum_rows(x, patches, dtype) / num_rows, axis_name)
-        by_channel = mean.reshape(patches.groups, -1, x.shape[-1] // patches.groups)
+        channels = x.shape[-1] // patches.groups
+        by_channel = mean.reshape(patches.groups, mean.shape[1] // max(1, channels), channels)
         shift = by_channel.mean(1, keepdims=True)  # of [g, kernel, C/g]
         left = (by_channel - shift).reshape(mean.shape)
         total = sum_outer_products(x, patches, dtype, shift.reshape(-1)) / num_rows
@@ -190,7 +191,7 @@ def _replicate(measure: Callable[[jax.Array], Result], x: jax.Array) -> Result:
     if not mesh.explicit_axes:
         return measure(x)
     replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    return jax.sharding.auto_axes(measure, out_sharding=replicated)(x)
+    return jax.sharding.auto_axes(measure, axes=mesh.explicit_axes, out_sharding=replicated)(x)
 
 
 def _average(value: jax.Array, axis_name: AxisName) -> jax.Array:

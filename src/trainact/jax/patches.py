@@ -199,7 +199,7 @@ def _is_divided(patches: Patches, axis: int) -> bool:
 def sum_rows(x: jax.Array, patches: Patches, dtype: jnp.dtype) -> jax.Array:
     """Return the sum of all rows, shape [g, n]; no row is unfolded."""
     if not patches.kernel_size:
-        return x.reshape(-1, x.shape[-1]).sum(0, dtype=dtype)[None]
+        return x.sum(tuple(range(x.ndim - 1)), dtype=dtype)[None]
     total = x.sum(0, dtype=dtype)  # [*size, C]
     for axis, length in enumerate(x.shape[1:-1]):
         covers = _count_uses(patches, axis, length).astype(dtype)

@@ -167,6 +167,7 @@ def test_steps_of_jax_are_measured(tmp_path):
     ("words", "message"),
     [
         (["--jax", "--zoo"], "--zoo and --jax do different things: choose one of them."),
+        (["--jax", "--dtype", "float64"], "--jax measures float32 or bfloat16: choose one of them"),
         (["--jax", "--compile"], "--jax always compiles, and runs on JAX's default device"),
         (["--jax", "--device", "cuda"], "--jax always compiles, and runs on JAX's default device"),
     ],

@@ -90,6 +90,8 @@ def _check_mode(arguments: argparse.Namespace) -> None:
             "--jax always compiles, and runs on JAX's default device: remove --compile and "
             "--device (JAX_PLATFORMS chooses the device)."
         )
+    if arguments.jax and arguments.dtype == "float64":
+        raise TrActValueError("--jax measures float32 or bfloat16: choose one of them as --dtype.")
     if arguments.model is not None and not arguments.launches:
         raise TrActValueError("--model belongs to --launches: add --launches.")
     if arguments.out is not None and (arguments.calibrate or arguments.model is not None):

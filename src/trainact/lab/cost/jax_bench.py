@@ -126,6 +126,8 @@ class StepCase:
 
         def prepare(*, tract: bool) -> Work:
             model = self.make(nnx.Rngs(0))
+            cast = jax.tree.map(lambda one: one.astype(dtype), nnx.state(model, nnx.Param))
+            nnx.update(model, cast)
             if tract:
                 apply_tract(model, layer="stem")
             optimizer = nnx.Optimizer(model, optax.sgd(1e-4, momentum=0.9), wrt=nnx.Param)
