@@ -298,14 +298,14 @@ def _render_control(results: Sequence[Result]) -> str:
         shown = ["no result yet"] * 5
         if found := _compare_with_control(result):
             shown = [str(found[0].budget), str(found[0].n), *map(format_difference, found)]
-            unclear += [result.name] * (found[-1].verdict != "better")
+            unclear += [result.name] * (found[-1].verdict in ("worse", "unclear"))
         rows.append((result.name, control.title, *shown))
     columns = ("TrAct minus plain", "control minus plain", "TrAct minus control")
     head = ("recipe", "control", "epochs", "n", *columns)
     table = render_markdown(Grid("", head, tuple(rows), text_columns=2))
     if not unclear:
         return table
-    return f"{table}\n\nTrAct is not clearly better than the control on {' and '.join(unclear)}."
+    return f"{table}\n\nTrAct is not clearly better than the control on {', '.join(unclear)}."
 
 
 def _render_starts(results: Sequence[Result]) -> str:
