@@ -193,7 +193,12 @@ def _pass_forward(options: Options, weight: Any, bias: Any, moment: Any, lam: An
 def _pass_backward(options: Options, kept: Any, grads: Any) -> Any:
     (matrix, _), lam = kept
     _check_axes(matrix, lam, grads[0])
-    return *divide_gradients(*grads, *kept, relative=options.relative), None, None
+    divide = functools.partial(divide_gradients, relative=options.relative)
+    mesh = jax.typeof(grads[0]).sharding.mesh
+    if mesh.explicit_axes:  # the gradients keep their shardings, and XLA divides the work
+        own = jax.tree.map(lambda grad: jax.typeof(grad).sharding, grads)
+        divide = jax.sharding.auto_axes(divide, axes=mesh.explicit_axes, out_sharding=own)
+    return *divide(*grads, *kept), None, None
 
 
 _pass.defvjp(_pass_forward, _pass_backward)
@@ -231,7 +236,7 @@ def divide_gradients(
     *,
     relative: bool,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Return ΔW and Δb, in the shapes, dtypes and shardings of the plain gradients.
+    """Return ΔW and Δb, in the shapes and dtypes of the plain gradients.
 
     If the factorization fails, or the second moment is not finite, the gradient is NaN.
 
@@ -242,22 +247,6 @@ def divide_gradients(
         lam: λ.
         relative: multiply λ by the mean eigenvalue.
     """
-    divide = functools.partial(_divide, relative=relative)
-    mesh = jax.typeof(grad_weight).sharding.mesh
-    if mesh.explicit_axes:
-        own = jax.tree.map(lambda one: jax.typeof(one).sharding, (grad_weight, grad_bias))
-        divide = jax.sharding.auto_axes(divide, axes=mesh.explicit_axes, out_sharding=own)
-    return divide(grad_weight, grad_bias, moment, lam)
-
-
-def _divide(
-    grad_weight: jax.Array,
-    grad_bias: jax.Array | None,
-    moment: Moment,
-    lam: jax.Array,
-    *,
-    relative: bool,
-) -> tuple[jax.Array, jax.Array | None]:
     matrix, mean = moment
     groups, num_inputs, _ = matrix.shape
     shape = (num_inputs, groups, grad_weight.shape[-1] // groups)
