@@ -1,14 +1,16 @@
 """Fill ``docs/when.md``: when TrAct helps and when not, from records and the paper's tables."""
 
-import statistics
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from tools.evidence import NO_RECORD, Evidence
+from tools.printed_results import (
+    describe_gpu_cost,
+    describe_paper,
+    list_paper_losses,
+    render_paper,
+)
 from trainact.lab.analysis.answers import ENOUGH_SEEDS, Difference, Verdict, answer
-from trainact.lab.paper.claims import read_claim
-from trainact.lab.paper.tables import PrintedTable, list_networks, read_tables
-from trainact.lab.paper.values import TRACT_ARMS, Key, PrintedValue
 from trainact.lab.recipes.arms import BASELINE, PLAIN, Arm
 from trainact.lab.recipes.experiment import find_experiment
 from trainact.lab.report.experiment_page import ExperimentPage
@@ -17,7 +19,7 @@ from trainact.lab.report.wording import describe_difference, format_difference
 from trainact.lab.text import count, count_epochs
 from trainact.options import DEFAULT_LAM
 
-__all__ = ["PrintedPair", "list_printed_pairs", "write_when"]
+__all__ = ["write_when"]
 
 TRACT = f"tract-{DEFAULT_LAM:g}"
 WHITENED, TRAINED, FROZEN = f"eigen+{TRACT}", "eigen", "eigen+frozen"
@@ -50,13 +52,6 @@ OTHERS = {
 CONTROL = "plain training with a tuned learning rate of the first layer"
 STARTS = ((TRACT, FROZEN), (WHITENED, FROZEN), (WHITENED, TRAINED), (WHITENED, TRACT))
 """The arms that are compared with a whitened start or have one."""
-ACCURACIES = ("top1", "map")
-TIMED = {
-    "time-cifar10-vit": "a small ViT on CIFAR-10",
-    "time-vit-s": "ViT-S on ImageNet",
-    "time-vit-b": "ViT-B on ImageNet",
-}
-"""The paper's claims on the training time with TrAct, and their networks."""
 
 
 class Result(NamedTuple):
@@ -68,29 +63,6 @@ class Result(NamedTuple):
     to_plain: Difference | None  # None if no seed has a complete run of both
     complete: int  # runs of TrAct
     diverged: tuple[int, ...]  # seeds of TrAct
-
-
-class PrintedPair(NamedTuple):
-    """The numbers that the paper prints for one setting."""
-
-    key: Key  # of the number with TrAct
-    plain: PrintedValue
-    tract: PrintedValue
-
-    @property
-    def difference(self) -> float:
-        """Return TrAct minus plain in points, without the rounding error of a subtraction."""
-        return round((self.tract.mean - self.plain.mean) * 10**self._shift, 6)
-
-    @property
-    def decimals(self) -> int:
-        """Return the decimals that the paper prints, in points."""
-        return self.tract.decimals - self._shift
-
-    @property
-    def _shift(self) -> int:
-        """Return 2 for a mean average precision, which is printed as a number up to 1."""
-        return 2 if self.key.metric == "map" else 0
 
 
 def write_when(evidence: Evidence, bench: dict[str, Any]) -> dict[str, str]:
@@ -110,11 +82,11 @@ def write_when(evidence: Evidence, bench: dict[str, Any]) -> dict[str, str]:
     }
     return {
         **{name: write(results) if results else NO_RECORD for name, write in places.items()},
-        "when-paper": _render_paper(),
-        "when-paper-brief": _describe_paper(),
-        "when-paper-losses": _list_paper_losses(),
+        "when-paper": render_paper(),
+        "when-paper-brief": describe_paper(),
+        "when-paper-losses": list_paper_losses(),
         "when-cost": _describe_cost(bench),
-        "when-gpu-cost": _describe_gpu_cost(),
+        "when-gpu-cost": describe_gpu_cost(),
     }
 
 
@@ -353,69 +325,6 @@ def _render(head: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> str:
     return render_markdown(Grid("", head, rows)) if rows else NO_RECORD
 
 
-def list_printed_pairs(table: PrintedTable) -> list[PrintedPair]:
-    """Return the settings for which the paper prints a plain and a TrAct accuracy.
-
-    A setting is a recipe, a network and a number of epochs. Averages over networks are left out.
-    """
-    networks = (None, *list_networks())
-    pairs = []
-    for key, tract in table.values.items():
-        plain = table.values.get(key._replace(arm=BASELINE))
-        wanted = key.arm in TRACT_ARMS and key.metric in ACCURACIES and key.network in networks
-        if wanted and plain is not None:
-            pairs.append(PrintedPair(key, plain, tract))
-    return pairs
-
-
-def _list_accuracy_tables() -> Iterator[tuple[PrintedTable, list[PrintedPair]]]:
-    for table in read_tables():
-        if pairs := list_printed_pairs(table):
-            yield table, pairs
-
-
-def _render_paper() -> str:
-    """Return how often the paper's own numbers with TrAct are above the plain ones."""
-    rows = []
-    for table, pairs in _list_accuracy_tables():
-        found = [pair.difference for pair in pairs]
-        signs = (sum(d > 0 for d in found), sum(d == 0 for d in found), sum(d < 0 for d in found))
-        decimals = pairs[0].decimals
-        mean, low, high = (
-            f"{d:+.{decimals}f}" for d in (statistics.fmean(found), min(found), max(found))
-        )
-        place = " and ".join(f"Table {number}" for number in table.numbers)
-        rows.append((place, table.title, *map(str, signs), mean, f"{low} to {high}"))
-    head = ("in the paper", "content", "higher", "equal", "lower", "mean difference", "range")
-    return render_markdown(Grid("", head, tuple(rows), text_columns=2))
-
-
-def _describe_paper() -> str:
-    """Return the same as a short list."""
-    lines = []
-    for table, pairs in _list_accuracy_tables():
-        found = [pair.difference for pair in pairs]
-        mean = f"{statistics.fmean(found):+.{pairs[0].decimals}f}"
-        higher = f"{sum(d > 0 for d in found)} of {len(found)}"
-        lines.append(f"- {table.title}: higher with TrAct in {higher}, mean difference {mean}")
-    return "\n".join(lines)
-
-
-def _list_paper_losses() -> str:
-    """Return the settings of the paper in which the number with TrAct is the lower one."""
-    lines = []
-    for table, pairs in _list_accuracy_tables():
-        for key, plain, tract in pairs:
-            if tract.mean < plain.mean:
-                name = f"{key.recipe}, {key.network}" if key.network else key.recipe
-                epochs = f", {count_epochs(key.budget)}" if key.budget else ""
-                place = " and ".join(map(str, table.numbers))
-                lines.append(
-                    f"- {name}{epochs}: plain {plain.show()}, TrAct {tract.show()} (Table {place})"
-                )
-    return "\n".join(lines) or "There is none."
-
-
 def _describe_cost(bench: dict[str, Any]) -> str:
     """Return the share of TrAct's own work in a training step, over the measured networks."""
     shares = {row["name"]: 100 * row["extra_over_plain"]["median"] for row in bench["step"]}
@@ -425,13 +334,4 @@ def _describe_cost(bench: dict[str, Any]) -> str:
     return (
         f"Of {count(len(shares), 'measured training step')}, TrAct's own work takes from "
         f"{shares[least]:.2f} % ({least}) to {shares[most]:.2f} % ({most}) of the plain step."
-    )
-
-
-def _describe_gpu_cost() -> str:
-    """Return the extra training time that the paper states for GPUs."""
-    stated = ", ".join(f"{read_claim(name).stated} % for {net}" for name, net in TIMED.items())
-    return (
-        f"We have not measured GPUs. On GPUs, the paper reports that training takes longer by "
-        f"{stated}."
     )

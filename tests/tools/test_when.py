@@ -11,7 +11,8 @@ pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 
 from tools import pages
 from tools.evidence import read_evidence
-from tools.when import list_printed_pairs, write_when
+from tools.printed_results import list_printed_pairs
+from tools.when import write_when
 from trainact.lab.paper.tables import read_table
 
 BETTER, WORSE, UNCLEAR, SINGLE = (
