@@ -176,6 +176,12 @@ def test_one_budget_gives_no_speed_up_and_a_reason():
     assert "budgets with complete runs: 3 (plain: 3)" in why
 
 
+def test_arms_that_lack_a_speed_up_for_the_same_reason_share_a_line():
+    answers = answer(make_arms(plain=[60], tract_0__1=[61], lr_10=[62]))
+    (why,) = answers.missing
+    assert why.startswith("TrAct λ=0.1; plain, first-layer lr ×10: a speed-up needs")
+
+
 def test_no_common_seed_gives_no_speed_up_and_a_reason():
     records = make_curves({10: [60], 20: [70]}, {10: [65], 20: [75]})
     records[1]["seed"] = 7

@@ -82,24 +82,29 @@ def find_speed_ups(
     """
     arms = _group(runs)
     plain = arms.pop(PLAIN, {})
-    found, missing = [], []
+    found: list[SpeedUp] = []
+    arms_without: dict[str, list[str]] = {}  # titles by reason
     for arm, by_budget in arms.items() if plain else ():
         budgets = f"budgets with complete runs: {_list(by_budget)} (plain: {_list(plain)})."
         larger = _list_larger(by_budget, plain)
+        reasons = []
         if not larger:
-            missing.append(
-                f"{arm.title}: a speed-up needs two or more budgets, and plain at a larger one "
-                f"than the arm's smallest; {budgets}"
+            reasons.append(
+                "a speed-up needs two or more budgets, and plain at a larger one than the arm's "
+                f"smallest; {budgets}"
             )
         for budget in larger:
             result = _measure(arm, by_budget, PLAIN, plain, budget)
             if result is not None:
                 found.append(result)
             else:
-                missing.append(
-                    f"{arm.title}: no speed-up over plain at {count_epochs(budget)}, because "
-                    f"no seed has that run and all runs of the arm; {budgets}"
+                reasons.append(
+                    f"no speed-up over plain at {count_epochs(budget)}, because no seed has that "
+                    f"run and all runs of the arm; {budgets}"
                 )
+        for reason in reasons:
+            arms_without.setdefault(reason, []).append(arm.title)
+    missing = (f"{'; '.join(titles)}: {reason}" for reason, titles in arms_without.items())
     return tuple(found), tuple(missing)
 
 
