@@ -81,6 +81,14 @@ def test_processes_share_the_threads(run, pretend, monkeypatch):
     assert run().failure == "its process ended with code 1: 3 threads"
 
 
+def test_processes_ask_for_huge_pages_unless_the_user_has_other_settings(run, pretend, monkeypatch):
+    pretend("echo $GLIBC_TUNABLES >&2; exit 1")
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    assert run().failure == "its process ended with code 1: glibc.malloc.hugetlb=1"
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=1")
+    assert run().failure == "its process ended with code 1: glibc.malloc.check=1"
+
+
 def ignore(text):
     del text
 

@@ -49,6 +49,8 @@ CACHED = 2
 """Data sets that `cache_data` keeps in memory."""
 LINES_KEPT = 1000
 """Lines of a process's standard error that are kept for the file of its failure."""
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""Lets Linux give a process huge pages: large activations on a CPU then take fewer page faults."""
 
 
 class RunResult(NamedTuple):
@@ -251,7 +253,8 @@ class _Children:
         with tempfile.TemporaryDirectory() as folder, self.gpus.take(device) as variables:
             file = Path(folder) / "recipe.toml"
             write_recipe(run.recipe, file)
-            environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), **variables}
+            threads = {"OMP_NUM_THREADS": str(self.threads)}
+            environment = {**HUGE_PAGES, **os.environ, **threads, **variables}
             with self.lock:
                 if self.stopped:
                     return RunResult(run, None, "stopped before it started")
