@@ -109,10 +109,12 @@ def _render_recipes(evidence: Evidence) -> str:
     rows = []
     for name, page in evidence.items():
         experiment = find_experiment(name)
-        done, planned = count_planned(experiment, page.study.records if page else ())
+        records = page.study.records if page else ()
+        done, planned = count_planned(experiment, records)
         budgets = " and ".join(map(str, experiment.budgets))
-        rows.append((f"`{name}`", experiment.title, budgets, f"{done} of {planned}"))
-    head = ("recipe", "content", "epochs", "runs done")
+        counts = (f"{done} of {planned}", str(len(records) - done))
+        rows.append((f"`{name}`", experiment.title, budgets, *counts))
+    head = ("recipe", "content", "epochs", "runs done", "other runs")
     return render_markdown(Grid("", head, tuple(rows), text_columns=3))
 
 

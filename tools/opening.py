@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from tools.evidence import NO_RECORD, Evidence, hash_records, is_current
 from trainact.lab.analysis.answers import ENOUGH_SEEDS, Answers, answer
+from trainact.lab.analysis.speedups import SpeedUp
 from trainact.lab.cost.bench import Row, read_bench
 from trainact.lab.cost.cases import FAST_NETWORK
 from trainact.lab.files import write_atomically
@@ -54,6 +55,8 @@ PUBLISHED, PUBLISHED_ACCURACY = "cifar10-speed93", 93.0
 the mean of 50 runs (cifar10-airbench, Jordan, 2024)."""
 ABSENT = "-"
 """A cell without a number."""
+NOT_REACHED = "not reached"
+"""A speed-up below 1 with its whole interval."""
 
 
 def read_step(results: Path) -> Row | None:
@@ -70,7 +73,7 @@ def write_opening(evidence: Evidence, step: Row | None) -> dict[str, str]:
     pages = _select(evidence)
     text = _describe(pages, step) if pages else ""
     places = {"opening": ON_GITHUB, "opening-here": "pictures"}
-    title = "Final test accuracy of runs with few and with many epochs, plain and with TrAct"
+    title = "Final test accuracy by number of epochs: plain, TrAct and whitened starts"
     return {
         name: f"![{title}]({folder}/{FILE})\n\n{text}" if pages else NO_RECORD
         for name, folder in places.items()
@@ -170,15 +173,16 @@ def _describe(pages: Mapping[str, ExperimentPage], step: Row | None) -> str:
     caption = (
         f"Final test accuracy on {data}: small networks and few epochs, on a CPU. Each dot is the "
         "mean of runs that were trained for just that many epochs, with a whole learning-rate "
-        "schedule; bars show the lowest and the highest seed. The table has the longest runs with "
+        "schedule; bars span the seeds. The table has the longest runs with "
         f"{ENOUGH_SEEDS} seeds; if there are none, those of most seeds:"
     )
     notes = [
         "± is the standard deviation over seeds. Differences are in percentage points. Brackets "
         "are 95 % intervals over seeds; they do not cover the choice of test images.",
         "A speed-up of 2× means that this arm needs half of the epochs for the accuracy that the "
-        "other one has in the end; we interpolate between runs of different lengths. < 1.00× means "
-        "that it does not reach that accuracy, ≥ that its shortest runs already do.",
+        "other one has in the end; we interpolate between runs of different lengths, so a network "
+        f"with one number of epochs has none. {NOT_REACHED.capitalize()} and < 1.00× mean that its "
+        "longest runs end below that accuracy, ≥ that its shortest runs already reach it.",
         "All arms of a network have the same learning rate. For the fast network and the ViT it "
         "was tuned for plain training with 5 epochs; the wider network has the published one, "
         "which was chosen for the frozen start. None was tuned for TrAct.",
@@ -232,9 +236,16 @@ def _list_cells(page: ExperimentPage) -> dict[str, str]:
         for name, word in WORDS.items():
             factor = factors.get(name)
             cells[f"{word}, speed-up over {other}"] = (
-                name_seeds(format_speed_up(factor), len(factor.seeds)) if factor else ABSENT
+                name_seeds(_describe_speed_up(factor), len(factor.seeds)) if factor else ABSENT
             )
     return cells
+
+
+def _describe_speed_up(found: SpeedUp) -> str:
+    bounds = [bound for bound in (found.low, found.high) if bound is not None]
+    if all(reach.kind == "below" for reach in (found.reach, *bounds)):
+        return NOT_REACHED
+    return format_speed_up(found)
 
 
 def _describe_progress(pages: Mapping[str, ExperimentPage]) -> str:

@@ -34,6 +34,7 @@ from trainact.lab.cost.bench import (
 from trainact.lab.cost.launches import METHODS
 from trainact.lab.cost.timing import CONTROL, WIDEST_CONTROL
 from trainact.lab.environment import describe_hardware
+from trainact.lab.models.networks import NETWORKS
 from trainact.lab.recipes.parts import PARTS
 from trainact.lab.report.grid import Grid, render_markdown
 from trainact.lab.text import describe_unknown
@@ -93,6 +94,7 @@ def make_tables(pages: evidence.Evidence) -> dict[str, str]:
         **write_when(pages, record),
         **write_steps(),
         "arms": render_arms(),
+        "networks": ", ".join(f"`lab:{name}`" for name in NETWORKS) + ".",
         **write_fast_run(results),
         **write_start_times(results),
         **write_versions(results),

@@ -32,6 +32,8 @@ NEEDED, SEEDS = 3, 5
 """Recipes on which ``BEST`` must beat ``TRACT``, and seeds on each, before the rule decides."""
 FIRST_SEEDS = 3
 """Seeds on each recipe that the rule asked for in the meantime."""
+FEWEST_RECIPES = 3
+"""Recipes of which a mean gets an interval."""
 NO_RECORD = "No records yet."
 
 
@@ -117,13 +119,18 @@ def write_rivals(results: Sequence[RecipeResult]) -> dict[str, str]:
     """Return the text of each marked place, by its name."""
     arms = {"rivals-arms": render_trial(results)}
     if not results:
-        places = ("gains", "over-tract", "summary", "verdict", "rule", "slow", "losses")
+        places = (
+            *("gains", "over-tract", "over-best", "summary", "verdict", "chance", "rule", "slow"),
+            "losses",
+        )
         return arms | {f"rivals-{place}": NO_RECORD for place in places}
     return arms | {
         "rivals-gains": _render_differences(results, "to_plain"),
         "rivals-over-tract": _render_differences(results, "to_tract"),
+        "rivals-over-best": _render_differences(results, "to_best"),
         "rivals-summary": _render_summary(results),
         "rivals-verdict": _describe_verdict(results),
+        "rivals-chance": _describe_chance(results),
         "rivals-rule": _apply_rule(results),
         "rivals-slow": _describe_slow(results),
         "rivals-losses": _render_losses(results),
@@ -192,27 +199,25 @@ def format_difference(difference: Difference | None) -> str:
 
 
 def _render_summary(results: Sequence[RecipeResult]) -> str:
-    """Return for each arm its mean gain over the recipes, its wins and its losses."""
-    head = (
-        *("arm", "recipes", "mean gain", "better than plain", "worse than plain"),
-        *("better than TrAct", "worse than TrAct"),
-    )
+    """Return for each arm its mean gain, TrAct's on the same recipes, its wins and its losses."""
+    others = ("plain", f"`{TRACT}`", f"`{BEST}`")
+    verdicts: tuple[Verdict, ...] = ("better", "worse")
+    counts = [f"{verdict} than {other}" for other in others for verdict in verdicts]
+    head = ("arm", "recipes", "mean gain", f"gain of `{TRACT}` there", *counts)
     rows = []
     for name in _list_names(results):
         known = [r for r in results if name in r.to_plain]
-        gains = [r.to_plain[name] for r in known]
-        over = [r.to_tract[name] for r in results if name in r.to_tract]
-        if not gains:
+        if not known:
             continue
-        rows.append(
-            (
-                f"`{name}`",
-                str(len(gains)),
-                f"{statistics.fmean(_average_gain(r, name) for r in known):+.2f}",
-                *(str(_count(gains, verdict)) for verdict in ("better", "worse")),
-                *(str(_count(over, verdict)) if over else "-" for verdict in ("better", "worse")),
-            )
-        )
+        counts = []
+        for field in ("to_plain", "to_tract", "to_best"):
+            found = [getattr(r, field)[name] for r in results if name in getattr(r, field)]
+            counts += [str(_count(found, verdict)) if found else "-" for verdict in verdicts]
+        average = f"{statistics.fmean(_average_gain(r, name) for r in known):+.2f}"
+        there = "-"
+        if all(TRACT in result.to_plain for result in known):
+            there = f"{statistics.fmean(_average_gain(r, TRACT) for r in known):+.2f}"
+        rows.append((f"`{name}`", str(len(known)), average, there, *counts))
     return render_markdown(Grid("", head, tuple(rows)))
 
 
@@ -261,8 +266,9 @@ def _apply_rule(results: Sequence[RecipeResult]) -> str:
     early = [difference for difference in map(_take_first_seeds, over.values()) if difference]
     wins = _count(early, "better")
     return (
-        f"{verdict}: {count(len(won), 'such recipe')} with {count(SEEDS, 'seed')} so far. With "
-        f"the first {FIRST_SEEDS} seeds alone it was better on {wins} of "
+        f"{verdict}: better on {len(won)} of {count(len(complete), 'recipe')} with "
+        f"{count(SEEDS, 'seed')} each. With the first {FIRST_SEEDS} seeds alone it was better on "
+        f"{wins} of "
         f"{count(len(early), 'recipe')}, which {'meets' if wins >= NEEDED else 'does not meet'} "
         "the rule."
     )
@@ -289,31 +295,51 @@ def _describe_slow(results: Sequence[RecipeResult]) -> str:
         if found:
             means = [difference.mean for difference in found]
             interval = compute_t_interval(means)
-            shown = "" if interval is None else f" [{interval[0]:.2f}, {interval[1]:.2f}]"
+            shown = ""
+            if interval is not None and len(found) >= FEWEST_RECIPES:
+                shown = f", 95 % interval over recipes [{interval[0]:.2f}, {interval[1]:.2f}]"
             lines.append(
-                f"- `{name}` against `{BEST}`: {statistics.fmean(means):+.2f} points{shown} on "
-                f"average over {count(len(found), 'recipe')}, with an interval over recipes; "
-                f"better on {_count(found, 'better')}, worse on {_count(found, 'worse')}."
+                f"- `{name}` against `{BEST}`: {statistics.fmean(means):+.2f} points on average "
+                f"over {count(len(found), 'recipe')}{shown}; better on {_count(found, 'better')}, "
+                f"worse on {_count(found, 'worse')}."
             )
     return "\n".join(lines) or NO_RECORD
 
 
+def _describe_chance(results: Sequence[RecipeResult]) -> str:
+    """Return how many intervals the page has, and how many would exclude 0 by chance."""
+    number = sum(
+        difference.verdict != "one seed"
+        for result in results
+        for other, found in _list_compared(result)
+        for name, difference in found.items()
+        if name in result.arms and (name, other) != (TRACT, BEST)  # counted the other way round
+    )
+    return (
+        f"If no arm had any effect, about {round(number / 20)} of the {number} intervals on this "
+        "page would exclude 0 by chance."
+    )
+
+
+def _list_compared(result: RecipeResult) -> list[tuple[str, dict[str, Difference]]]:
+    """Return the arms that all others are compared with, and the differences to them."""
+    return [(BASELINE, result.to_plain), (TRACT, result.to_tract), (BEST, result.to_best)]
+
+
 def _render_losses(results: Sequence[RecipeResult]) -> str:
-    """Return a line for each difference between arms of a recipe whose interval is below 0."""
+    """Return a line for each loss of an arm to plain, and of TrAct's two arms to another."""
     lines = [f"- {line}" for result in results for line in _list_losses(result)]
-    return "\n".join(lines) or "No arm was worse than another with its interval below 0."
+    return "\n".join(lines) or "There are none."
 
 
 def _list_losses(result: RecipeResult) -> Iterator[str]:
-    """Yield the losses of all arms to plain, and both ways between others and TrAct's two."""
-    named = {BASELINE: result.to_plain, TRACT: result.to_tract, BEST: result.to_best}
-    for other, found in named.items():
+    for other, found in _list_compared(result):
         for name, difference in found.items():
-            if name not in result.arms or (name, other) == (TRACT, BEST):  # already compared
+            if name not in result.arms:
                 continue
-            if difference.verdict == "worse":
+            if other == BASELINE and difference.verdict == "worse":
                 yield f"{result.name}: `{name}` against `{other}` {format_difference(difference)}"
-            elif difference.verdict == "better" and other != BASELINE:
+            elif other != BASELINE and difference.verdict == "better":
                 turned = format_difference(_turn(difference))
                 yield f"{result.name}: `{other}` against `{name}` {turned}"
 

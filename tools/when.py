@@ -52,6 +52,8 @@ OTHERS = {
 CONTROL = "plain training with a tuned learning rate of the first layer"
 STARTS = ((TRACT, FROZEN), (WHITENED, FROZEN), (WHITENED, TRAINED), (WHITENED, TRACT))
 """The arms that are compared with a whitened start or have one."""
+GAINS = ((FROZEN, BASELINE), (WHITENED, BASELINE))
+"""Whitened starts against plain training."""
 
 
 class Result(NamedTuple):
@@ -154,7 +156,7 @@ def _describe_summary(results: Sequence[Result]) -> str:
         (ARMS[TRACT], CONTROL): [_compare_with_control(result)[2:] for result in results],
         **{
             (ARMS[arm], OTHERS[other]): [_compare(result, (arm, other)) for result in results]
-            for arm, other in (*STARTS, (WHITENED, BASELINE))
+            for arm, other in (*STARTS, *GAINS)
         },
     }
     counted, intervals = {}, 0
@@ -168,13 +170,13 @@ def _describe_summary(results: Sequence[Result]) -> str:
     head = ("method", "compared with", *columns)
     blocks = [
         *_describe_gains(results),
-        f"In how many of {count(len(results), 'small recipe')} of our own a method was worse or "
-        "better than another:",
+        f"In how many of these {count(len(results), 'recipe')} a method was worse or better than "
+        "another:",
         render_markdown(Grid("", head, rows, text_columns=2)),
         "Better and worse mean that a 95 % interval over seeds excludes 0. If no method had any "
         f"effect, about {round(intervals / 20)} of these {intervals} intervals would exclude it by "
-        f"chance. A recipe counts with its longest runs for which both methods have {ENOUGH_SEEDS} "
-        "seeds; if it has none, with those of most seeds.",
+        "chance. Of each recipe we use the longest training for which both methods have "
+        f"{ENOUGH_SEEDS} or more seeds, or else the one with the most seeds.",
     ]
     blocks += [
         f"Runs of {title} diverged on {count(diverged, 'recipe')}."
@@ -190,29 +192,47 @@ def _is_shown(column: str, counts: Collection[dict[str, int]]) -> bool:
 
 
 def _describe_gains(results: Sequence[Result]) -> list[str]:
-    """Return a sentence for each method: its smallest and largest gain on each data set."""
-    sentences = []
-    for arm in (TRACT, WHITENED):
-        gains: dict[str, list[float]] = {}
-        for result in results:
-            for found in _compare(result, (arm, BASELINE)):
-                gains.setdefault(result.page.study.records[0]["data"]["name"], []).append(
-                    found.mean
-                )
-        parts = [
-            f"{_describe_range(found)} points on {count(len(found), 'recipe')} with {data}"
-            for data, found in gains.items()
-        ]
-        if parts:
-            sentences.append(f"{ARMS[arm]} minus plain training: {', '.join(parts)}.")
+    """Return a table: each method's smallest and largest gain on each data set."""
+    by_data: dict[str, list[Result]] = {}
+    for result in results:
+        by_data.setdefault(result.page.study.records[0]["data"]["name"], []).append(result)
+    rows = []
+    for arm, title in ARMS.items():
+        cells = [_describe_range(same, arm) for same in by_data.values()]
+        if set(cells) != {"-"}:
+            rows.append((title, *cells))
+    head = ("minus plain training", *map(_describe_images, by_data.values()))
     longest = max(result.budget for result in results)
-    sentences.append(f"These runs have at most {count_epochs(longest)}.")
-    return [" ".join(sentences)]
+    return [
+        "The smallest and the largest mean difference to plain training, in percentage points of "
+        f"test accuracy, over {count(len(results), 'recipe')} of our own. A recipe is a network, a "
+        f"data set and a training schedule; ours are small, and have at most "
+        f"{count_epochs(longest)}:",
+        render_markdown(Grid("", head, tuple(rows))),
+    ]
 
 
-def _describe_range(numbers: Sequence[float]) -> str:
-    low, high = f"{min(numbers):+.2f}", f"{max(numbers):+.2f}"
-    return low if low == high else f"{low} to {high}"
+def _describe_images(results: Sequence[Result]) -> str:
+    """Return the data set of some recipes and the sizes of its parts."""
+    data = [result.page.study.records[0]["data"] for result in results]
+    sizes = {
+        part: " or ".join(f"{size:,}" for size in sorted({row[f"{part}_images"] for row in data}))
+        for part in ("train", "test")
+    }
+    return (
+        f"{count(len(results), 'recipe')} with {data[0]['name']}, {sizes['train']} training images "
+        f"and {sizes['test']} test images"
+    )
+
+
+def _describe_range(results: Sequence[Result], arm: str) -> str:
+    """Return an arm's smallest and largest gain; how many recipes have it, if not all do."""
+    gains = [found.mean for result in results for found in _compare(result, (arm, BASELINE))]
+    if not gains:
+        return "-"
+    low, high = f"{min(gains):+.2f}", f"{max(gains):+.2f}"
+    known = "" if len(gains) == len(results) else f" ({count(len(gains), 'recipe')})"
+    return (low if low == high else f"{low} to {high}") + known
 
 
 def _has_diverged(result: Result, arm: str) -> bool:
@@ -281,10 +301,10 @@ def _render_control(results: Sequence[Result]) -> str:
 
 
 def _render_starts(results: Sequence[Result]) -> str:
-    """Return a table: TrAct, and TrAct from a whitened start, against that start without it."""
+    """Return a table: whitened starts, and TrAct, against each other and plain training."""
     rows = []
     for result in results:
-        for pair in STARTS:
+        for pair in (*STARTS, *GAINS):
             for budget in _list_ended(result, pair):
                 for found in _compare(result, pair, budget=budget):
                     shown = (str(budget), format_difference(found), str(found.n))
@@ -314,10 +334,11 @@ def _render_lams(results: Sequence[Result]) -> str:
             for s in result.page.answers.summaries
             if s.arm.kind == "tract" and s.budget == result.budget
         ]
-        rows += [
-            (result.name, f"{found.arm.lam:g}", format_difference(found), str(found.n))
-            for found in _compare(result, *lams, budget=result.budget)
-        ]
+        if len(lams) > 1:
+            rows += [
+                (result.name, f"{found.arm.lam:g}", format_difference(found), str(found.n))
+                for found in _compare(result, *lams, budget=result.budget)
+            ]
     return _render(("recipe", "λ", "TrAct minus plain", "n"), tuple(rows))
 
 

@@ -132,7 +132,7 @@ def test_speed_ups_are_over_the_rival_and_over_plain(results):
     assert cells[f"{WORDS[RIVAL]}, speed-up over plain"] == "1.41× [1.41×, 1.41×]"
     for seed in (0, 1):
         write_record(results / NAME, make_record(RIVAL, 10, seed, 90))
-    assert read_cells(results)[over_rival] == "< 1.00× [< 1.00×, < 1.00×]"
+    assert read_cells(results)[over_rival] == "not reached"
 
 
 def test_the_runs_that_are_done_are_counted(results):

@@ -66,15 +66,15 @@ def test_differences_to_plain_and_to_tract_are_paired(results):
 
 
 def test_the_rule_counts_the_recipes_on_which_the_start_adds_to_tract(results, monkeypatch):
-    undecided = "The rule is not decided before all recipes have {} seeds: {} such recipes with"
-    assert apply_rule(results).startswith(undecided.format(5, 0))
+    undecided = "The rule is not decided before all recipes have {} seeds: better on {} of {} "
+    assert apply_rule(results).startswith(undecided.format(5, 0, 0))
     monkeypatch.setattr(rivals_page, "SEEDS", 3)
-    assert apply_rule(results).startswith("The rule is met: 5 such recipes with 3 seeds so far.")
+    assert apply_rule(results).startswith("The rule is met: better on 5 of 5 recipes with 3 seeds")
     for name in RECIPES[:2]:
         (results / name / RECORDS).unlink()
-    assert apply_rule(results).startswith("The rule is met: 3 such recipes with 3 seeds so far.")
+    assert apply_rule(results).startswith("The rule is met: better on 3 of 3 recipes with 3 seeds")
     (results / RECIPES[2] / RECORDS).unlink()
-    assert apply_rule(results).startswith(undecided.format(3, 2))
+    assert apply_rule(results).startswith(undecided.format(3, 2, 2))
 
 
 def test_the_rule_is_also_applied_to_the_first_seeds_alone(tmp_path):
@@ -85,8 +85,8 @@ def test_the_rule_is_also_applied_to_the_first_seeds_alone(tmp_path):
     }
     for name in RECIPES:
         write_results(tmp_path, name, arms)
-    met, early = apply_rule(tmp_path).split(" so far. ")
-    assert met == "The rule is met: 5 such recipes with 5 seeds"
+    met, early = apply_rule(tmp_path).split(" each. ")
+    assert met == "The rule is met: better on 5 of 5 recipes with 5 seeds"
     assert early.startswith("With the first 3 seeds alone it was better on 0 of 5 recipes, ")
 
 
@@ -101,8 +101,8 @@ def test_the_rule_is_not_met_with_wins_on_two_recipes(results, monkeypatch):
         (results / name / RECORDS).unlink()
         write_results(results, name, arms)
     assert apply_rule(results) == (
-        "The rule is not met: 2 such recipes with 3 seeds so far. With the first 3 seeds alone it "
-        "was better on 2 of 5 recipes, which does not meet the rule."
+        "The rule is not met: better on 2 of 5 recipes with 3 seeds each. With the first 3 seeds "
+        "alone it was better on 2 of 5 recipes, which does not meet the rule."
     )
     verdict = write_rivals(read_rivals(results))["rivals-verdict"]
     first, _, better, worse, unclear = verdict.splitlines()
@@ -131,16 +131,39 @@ def test_two_multipliers_of_a_tuned_arm_are_refused(tmp_path):
 
 def test_wins_and_losses_are_summed_up(results):
     tables = write_rivals(read_rivals(results))
-    assert "| `eigen+tract-0.1` | 5 | +5.00 | 5 | 0 | 5 | 0 |" in tables["rivals-summary"]
-    assert "| `eigen+frozen` | 5 | -1.00 | 0 | 5 | 0 | 5 |" in tables["rivals-summary"]
-    assert tables["rivals-losses"].count("`eigen+frozen` against `plain` -1.00") == 5
-    assert tables["rivals-losses"].count("`eigen+frozen` against `tract-0.1`") == 5
+    summary = tables["rivals-summary"]
+    assert "| `eigen+tract-0.1` | 5 | +5.00 | +3.00 | 5 | 0 | 5 | 0 | - | - |" in summary
+    assert "| `eigen+frozen` | 5 | -1.00 | +3.00 | 0 | 5 | 0 | 5 | 0 | 5 |" in summary
+    assert "| `eigen+frozen` | -6.00 [" in tables["rivals-over-best"]
     losses = tables["rivals-losses"].splitlines()
-    assert len(losses) == len(set(losses)) == 5 * 4
-    lost = "`tract-0.1` against `eigen+tract-0.1` -2.00 [-2.25, -1.75] (3 seeds)"
-    assert sum(line.endswith(lost) for line in losses) == 5
-    slow = "`eigen+frozen` against `eigen+tract-0.1`: -6.00 points [-6.00, -6.00] on average over 5"
+    assert len(losses) == len(set(losses)) == 5 * 2
+    for lost in (
+        "`eigen+frozen` against `plain` -1.00 [-1.25, -0.75] (3 seeds)",
+        "`tract-0.1` against `eigen+tract-0.1` -2.00 [-2.25, -1.75] (3 seeds)",
+    ):
+        assert sum(line.endswith(lost) for line in losses) == 5
+    slow = (
+        "`eigen+frozen` against `eigen+tract-0.1`: -6.00 points on average over 5 recipes, 95 % "
+        "interval over recipes [-6.00, -6.00]; better on 0, worse on 5."
+    )
     assert slow in tables["rivals-slow"]
+
+
+def test_each_pair_of_arms_counts_once_among_the_intervals(results):
+    chance = write_rivals(read_rivals(results))["rivals-chance"]
+    assert "about 2 of the 30 intervals" in chance  # 5 recipes, 6 pairs of 4 arms
+
+
+def test_two_recipes_have_a_mean_without_an_interval(results):
+    for name in RECIPES[2:]:
+        (results / name / RECORDS).unlink()
+    slow = write_rivals(read_rivals(results))["rivals-slow"]
+    assert "-6.00 points on average over 2 recipes; better on 0, worse on 2." in slow
+
+
+def test_no_loss_is_no_list(tmp_path):
+    write_results(tmp_path, RECIPES[0], {"plain": [50.0, 51.0], "tract-0.1": [53.0, 54.1]})
+    assert write_rivals(read_rivals(tmp_path))["rivals-losses"] == "There are none."
 
 
 def test_a_tuned_arm_is_one_arm_whatever_its_multiplier(tmp_path):
@@ -148,7 +171,7 @@ def test_a_tuned_arm_is_one_arm_whatever_its_multiplier(tmp_path):
         arms = {"plain": [50.0, 51.0, 52.0], arm: [49.0, 50.1, 50.9]}
         write_results(tmp_path, name, arms)
     tables = write_rivals(read_rivals(tmp_path))
-    assert "| `foof` | 5 | -1.00 | 0 | 5 | - | - |" in tables["rivals-summary"]
+    assert "| `foof` | 5 | -1.00 | - | 0 | 5 | - | - | - | - |" in tables["rivals-summary"]
     (row,) = [line for line in tables["rivals-gains"].splitlines() if "foof" in line]
     assert row.startswith("| `foof` | -1.00 [-1.25, -0.75] (3 seeds, lr ×3) | -1.00 [-1.25, -0.75]")
     assert row.count("lr ×0.3)") == 2

@@ -54,19 +54,21 @@ def test_without_records_the_page_says_so(tmp_path):
 
 def test_each_recipe_is_in_its_group(results):
     texts = write_when(read_evidence(results), BENCH)
-    gains, _, head, _, titles, _, *rows, _, note = texts["when-summary"].splitlines()
-    assert gains == (
-        "TrAct minus plain training: -2.50 to +2.50 points on 4 recipes with photos. "
-        "These runs have at most 4 epochs."
-    )
-    assert head.startswith("In how many of 4 small recipes of our own a method was")
+    first, ranges, head, counts, note = texts["when-summary"].split("\n\n")
+    assert "over 4 recipes of our own." in first
+    assert first.endswith("have at most 4 epochs:")
+    data, _, gains = ranges.splitlines()
+    assert "4 recipes with photos, " in data
+    assert gains == "| TrAct | -2.50 to +2.50 |"
+    titles, _, *rows = counts.splitlines()
+    assert head.startswith("In how many of these 4 recipes a method was")
     assert "about 0 of these 4 intervals would exclude it by chance" in note
     verdicts = "worse | no clear difference | better | one seed | no result |"
     assert titles == f"| method | compared with | {verdicts}"
     to_plain, to_control, *others = rows
     assert to_plain == "| TrAct | plain training | 1 | 1 | 1 | 1 | 0 |"
     assert to_control.endswith(" of the first layer | 0 | 0 | 1 | 0 | 3 |")
-    assert len(others) == 5
+    assert len(others) == 6
     assert all(row.endswith(" | 0 | 0 | 0 | 0 | 4 |") for row in others)
     groups = texts["when-results"].split("**")[1:]
     found = dict(zip(groups[::2], groups[1::2], strict=True))
@@ -123,7 +125,10 @@ def test_the_control_and_the_start_are_compared_on_shared_seeds(tmp_path):
     assert "| 4 | 2 | +2.25 [" in row
     assert "| +1.25 [" in row
     assert row.endswith(" | +1.00 [1.00, 1.00] |")
-    alone, frozen, tract = texts["when-start"].splitlines()[2:]
+    alone, frozen, tract, *to_plain = texts["when-start"].splitlines()[2:]
+    frozen_gain, tract_gain = (row.split(" | ")[1:6] for row in to_plain)
+    assert frozen_gain[:4] == ["eigen+frozen", "plain", "4", "+4.25 [1.07, 7.43]"]
+    assert tract_gain[0:3] == ["eigen+tract-0.1", "plain", "4"]
     assert tract.startswith(f"| {BETTER} | eigen+tract-0.1 | TrAct λ=0.1 | 4 | +2.17 [")
     assert tract.endswith(" | 3 |")
     assert "| eigen+tract-0.1 | eigen+frozen | 4 | +0.25 [" in frozen
@@ -182,7 +187,7 @@ def test_three_seeds_of_a_smaller_budget_are_preferred_to_two(tmp_path):
     assert " | better | no result |" in texts["when-summary"]  # no comparison has one seed
     assert "| TrAct | a frozen whitened start | 1 | 0 | 0 | 0 |" in texts["when-summary"]
     rows = [row.split(" | ")[3:] for row in texts["when-start"].splitlines()[2:]]
-    assert [(epochs, n) for epochs, _, n in rows] == [("2", "3 |"), ("4", "2 |")]
+    assert [(epochs, n) for epochs, _, n in rows] == [("2", "3 |"), ("4", "2 |")] * 2
 
 
 def test_tract_is_compared_with_a_trained_start(tmp_path):
@@ -193,6 +198,7 @@ def test_tract_is_compared_with_a_trained_start(tmp_path):
     assert [row.split(" | ")[1:5] for row in rows] == [
         ["eigen+tract-0.1", "eigen", "4", "+3.00 [3.00, 3.00]"],
         ["eigen+tract-0.1", "TrAct λ=0.1", "4", "+2.00 [2.00, 2.00]"],
+        ["eigen+tract-0.1", "plain", "4", "+4.25 [1.07, 7.43]"],
     ]
 
 
@@ -202,6 +208,11 @@ def test_all_lambdas_of_a_table_have_the_same_seeds(tmp_path):
     first, second = write_when(read_evidence(tmp_path), BENCH)["when-lams"].splitlines()[2:]
     assert first.startswith(f"| {BETTER} | 0.1 | +2.25 [")
     assert second.startswith(f"| {BETTER} | 0.2 | +4.25 [")
+
+
+def test_a_single_lambda_is_no_comparison(tmp_path):
+    write_arms(tmp_path, BETTER, (2.0, 2.5))
+    assert write_when(read_evidence(tmp_path), BENCH)["when-lams"] == "No records yet."
 
 
 def test_budgets_and_lambdas_are_tables(results):
@@ -232,12 +243,15 @@ def test_the_papers_pairs_are_settings_and_not_averages():
 
 
 def test_the_papers_results_are_a_short_list():
-    first, *others = write_when({}, BENCH)["when-paper-brief"].splitlines()
+    first, *others, last = write_when({}, BENCH)["when-paper-brief"].splitlines()
     assert first == (
         "- 36 networks on CIFAR-100, 200 epochs: higher with TrAct in 33 of 36, mean difference "
         "+0.49"
     )
     assert len(others) == 4
+    assert (
+        last == "- Epochs for the same accuracy: fewer by factors of 1.25 to 4, as the paper says"
+    )
 
 
 def test_every_place_is_filled():

@@ -90,7 +90,7 @@ def test_records_from_before_a_field_are_compared_with_those_after_it():
     found = answer([*old, *new, make_arm_record("eigen+frozen", 64)])
     assert {d.arm.title: d.mean for d in found.differences} == {
         "TrAct λ=0.1": pytest.approx(1.0),
-        "eigen start, frozen": pytest.approx(4.0),
+        "whitened start, frozen": pytest.approx(4.0),
     }
 
 

@@ -73,8 +73,8 @@ def test_jobs_side_by_side_give_the_same_numbers(tmp_path, capsys):
     }
     for part in (one, two):
         assert len({record["model"]["trained_from"] for record in part}) == 2
-    assert "eigen start, TrAct λ=0.1" in out
-    assert "eigen start, frozen" in out
+    assert "whitened start, TrAct λ=0.1" in out
+    assert "whitened start, frozen" in out
 
 
 @pytest.mark.parametrize(
@@ -148,6 +148,18 @@ def test_run_does_the_runs_of_a_file_and_dry_run_none(tmp_path, capsys):
     assert records[0]["epochs"][0]["train_loss"] == records[1]["epochs"][0]["train_loss"]
     assert cli.main(["run", "photos", "--arms", "trct-9", "--dry-run"]) == 2
     assert "unknown arm 'trct-9'; did you mean 'tract" in capsys.readouterr().err
+
+
+def test_a_dry_run_lists_the_runs_and_does_none(tmp_path, capsys):
+    out = tmp_path / "out"
+    words = [*SMALL, "--epochs", "1", "--seeds", "0", "--out", str(out), "--dry-run"]
+    code, shown, _ = compare(capsys, *words)
+    assert code == 0
+    assert shown.startswith("to do  plain, 1 epoch, seed 0")
+    assert not out.exists()
+    code, _, err = compare(capsys, *words, "--data", str(tmp_path / "nowhere"))
+    assert code == 0
+    assert "missing: the data set" in err or "missing: there is no data set" in err
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):

@@ -31,6 +31,7 @@ def test_a_model_of_timm_is_described(capsys):
         ("vit_b_16", "torchvision:vit_b_16", "conv_proj"),
         ("torchvision:vgg11", "torchvision:vgg11", "features.0"),
         ("hf:vit", "hf:vit", "embeddings.patch_embeddings.projection"),
+        ("lab:speed", "lab:speed", "stem"),
         ("hf:ResNetForImageClassification", "hf:ResNetForImageClassification", "resnet.embedder.embedder.convolution"),
     ],
 )  # fmt: skip
@@ -58,7 +59,7 @@ def test_json_holds_the_same_numbers(capsys):
 
 @pytest.mark.parametrize(
     ("model", "rows"),
-    [("timm:test_vit", 16), ("timm:test_resnet", 1024), ("torchvision:vit_b_16", 16), ("torchvision:resnet18", 1024), ("hf:vit", 16)],
+    [("timm:test_vit", 16), ("timm:test_resnet", 1024), ("torchvision:vit_b_16", 16), ("torchvision:resnet18", 1024), ("hf:vit", 16), ("lab:resnet18-tract", 4096)],
 )  # fmt: skip
 def test_the_image_size_can_be_chosen(model, rows, capsys):
     shown = json.loads(inspect(capsys, model, "--image-size", "64", "--json"))
@@ -75,11 +76,12 @@ def test_a_cost_that_is_only_a_bound_says_so(capsys):
     ("arguments", "message"),
     [
         (["timm:resnet81"], "unknown model of timm 'resnet81'; did you mean"),
-        (["keras:vgg16"], "use timm:NAME, torchvision:NAME, hf:NAME"),
+        (["keras:vgg16"], "use timm:NAME, torchvision:NAME, hf:NAME, lab:NAME"),
+        (["lab:resnet81"], "unknown model of lab 'resnet81'; did you mean"),
         (["timm:test_vit", "--image-size", "0"], "--image-size takes a positive number; got 0"),
         (["hf:bert"], "pass example_input="),
     ],
-    ids=["unknown-name", "unknown-source", "no-size", "no-images"],
+    ids=["unknown-name", "unknown-source", "unknown-network", "no-size", "no-images"],
 )
 def test_what_cannot_be_inspected_is_one_line_on_standard_error(arguments, message, capsys):
     assert main(["inspect", *arguments]) == 2

@@ -96,15 +96,15 @@ def parse(name, lam=0.1):
 
 
 COMBINED = {
-    "eigen": ("eigen", "eigen start", {"tract.enabled": False, "model.start": "eigen"}),
+    "eigen": ("eigen", "whitened start", {"tract.enabled": False, "model.start": "eigen"}),
     "eigen+tract-0.1": (
         "eigen+tract-0.1",
-        "eigen start, TrAct λ=0.1",
+        "whitened start, TrAct λ=0.1",
         {"tract.enabled": True, "tract.lam": 0.1, "model.start": "eigen"},
     ),
     "lr=0.1+tract+eigen": (
         "eigen+tract-0.1+lr-0.1",
-        "eigen start, TrAct λ=0.1, first-layer lr ×0.1",
+        "whitened start, TrAct λ=0.1, first-layer lr ×0.1",
         {
             "tract.enabled": True, "tract.lam": 0.1, "model.start": "eigen",
             "optimizer.first_layer_lr": 0.1,
@@ -112,7 +112,7 @@ COMBINED = {
     ),
     "muon+eigen+frozen": (
         "muon+eigen+frozen",
-        "Muon body, eigen start, frozen",
+        "Muon body, whitened start, frozen",
         {
             "tract.enabled": False, "model.start": "eigen", "optimizer.body": "muon",
             "optimizer.first_layer_frozen": True,

@@ -9,12 +9,14 @@ from typing import Any, get_args
 
 from trainact.defaults import DEFAULT_LAM
 from trainact.errors import TrActValueError
+from trainact.lab.commands.dry_run import DRY_RUN, list_runs
 from trainact.lab.commands.request import add_experiment_options, parse_settings, read_experiments
 from trainact.lab.ranks import count_ranks, is_first_rank
 from trainact.lab.recipes.arms import parse_arms
 from trainact.lab.recipes.experiment import find_experiments
 from trainact.lab.recipes.own_loops import make_script_recipe, plan_loop
 from trainact.lab.recipes.recipe import Recipe, Tracker
+from trainact.lab.running.plan import place_runs
 from trainact.lab.schema import parse_positive_numbers, parse_whole_numbers
 
 __all__ = ["add_arguments", "choose_default_arms", "run"]
@@ -50,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="recipe or .toml file with all other fields (default: %(default)s)")  # fmt: skip
     add("--script", type=Path, metavar="FILE", help="a training script of your own, which calls "
         "trainact.lab.current_run(); its arguments follow after --")  # fmt: skip
+    add("--dry-run", action="store_true", help=DRY_RUN)
     parser.set_defaults(data=None, rest=())
     add_experiment_options(
         parser,
@@ -77,14 +80,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do the runs that are not done yet, then write and print the comparison."""
     recipes = _plan_script(arguments) if arguments.script else _plan(arguments)
+    runs = place_runs(recipes, arguments.out)
+    if arguments.dry_run:
+        list_runs(runs)
+        return 0
 
     from trainact.lab.comparisons import finish_comparison, split_results
     from trainact.lab.running.display import choose_display
-    from trainact.lab.running.plan import place_runs
     from trainact.lab.running.runner import run_all
     from trainact.lab.training.own_loop.loop import hash_code
 
-    results = run_all(place_runs(recipes, arguments.out), arguments.jobs, choose_display())
+    results = run_all(runs, arguments.jobs, choose_display())
     if not is_first_rank():
         return 0
     records, failures = split_results(results)

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
     add("model", metavar="MODEL", help="timm:NAME, torchvision:NAME, hf:NAME (a model type such as "
-        "vit, or a model class), or a name in timm or torchvision; no weights are loaded"
+        "vit, or a model class), lab:NAME, or a name in timm or torchvision; no weights are loaded"
     )  # fmt: skip
     add("--image-size", type=int, metavar="PIXELS",
         help="height and width of the images (default: the model's)")  # fmt: skip

@@ -10,21 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainact.errors import TrActValueError
+from trainact.lab.commands.dry_run import DRY_RUN, list_runs
 from trainact.lab.commands.request import add_experiment_options, read_experiments
-from trainact.lab.cost.estimates import estimate_runs, read_throughputs
 from trainact.lab.ranks import is_first_rank
 from trainact.lab.recipes.experiment import Experiment
-from trainact.lab.records.record import read_failure
 from trainact.lab.running.plan import PlannedRun, parse_shard, place_runs
-from trainact.lab.text import count, format_duration
+from trainact.lab.text import count
 
 if TYPE_CHECKING:
     from trainact.lab.running.runner import RunResult
 
 __all__ = ["add_arguments", "run"]
-
-KNOWN = ("lab:", "timm:", "torchvision:")
-"""Networks whose work is estimated; those of users are not built for a list."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="address of the Ray cluster (default: RAY_ADDRESS, or a local Ray)")  # fmt: skip
     add("--full-size", action="store_true", help="with --smoke: take two steps of each arm at the "
         "recipe's image and batch size, and print the peak memory")  # fmt: skip
-    add("--dry-run", action="store_true",
-        help="list the runs, and the data and weights that are missing")  # fmt: skip
+    add("--dry-run", action="store_true", help=DRY_RUN)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _measure_memory(arguments)
     runs, roots = _plan_runs(arguments), [arguments.out, *arguments.finished_in]
     if arguments.dry_run:
-        _list(runs, roots)
+        list_runs(runs, roots)
         return 0
     _check_timed(runs, arguments)
 
@@ -115,36 +110,6 @@ def _read(arguments: argparse.Namespace) -> list[Experiment]:
         )
         for one in experiments
     ]
-
-
-def _list(runs: Sequence[PlannedRun], roots: Sequence[Path]) -> None:
-    """Print each run with its state and folder; what is missing goes to standard error.
-
-    A run that is found in another experiment has the folder that it will be taken from.
-    """
-    from trainact.lab.running.finished import find_copies
-    from trainact.lab.running.missing import list_missing
-
-    left = []
-    for run in runs:
-        path = run.folder.path
-        state = "failed" if read_failure(path) else "to do"
-        if run.folder.record_path.exists():
-            state = "done"
-        elif (copy := next(find_copies(run, roots), None)) is not None:
-            state, path = "found", copy
-        else:
-            left.append(run.recipe)
-        print(f"{state:6} {run.name}  {path}")
-    notes = [f"missing: {text}" for text in list_missing(left)]
-    if left and all(recipe.model.name.startswith(KNOWN) for recipe in left):
-        cost = estimate_runs(left)
-        suited = next((t for t in read_throughputs() if cost.suits(t)), None)
-        if suited is not None and cost.total is not None:
-            time = format_duration(suited.estimate_seconds(cost.total))
-            notes.append(f"to do: {count(cost.new, 'run')}, about {time} on one {suited.kind}")
-    for text in notes:
-        print(text, file=sys.stderr)
 
 
 def _measure_memory(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Models of timm, torchvision and transformers by name, with random weights or on meta."""
+"""Models by name from timm, torchvision, transformers and the lab, random or on meta."""
 
 import importlib
 import inspect
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from trainact.errors import TrActValueError
+from trainact.lab.models.networks import NETWORKS, build_network
 from trainact.lab.text import describe_unknown
 from trainact.lab.torchvision_import import import_torchvision
 from trainact.torch_internals import tree_map
@@ -20,7 +21,10 @@ __all__ = [
     "list_names",
 ]
 
-SOURCES = ("timm", "torchvision", "hf")
+SOURCES = ("timm", "torchvision", "hf", "lab")
+
+LAB_SIZE, LAB_CLASSES = 32, 10
+"""Pixels per side and classes of the lab's networks, if nothing else is given."""
 
 
 class NamedModel(NamedTuple):
@@ -32,17 +36,24 @@ class NamedModel(NamedTuple):
 
 
 def build_meta_model(reference: str, image_size: int | None = None, **config: Any) -> NamedModel:
-    """Build ``timm:NAME``, ``torchvision:NAME``, ``hf:NAME`` or a bare NAME on the meta device.
+    """Build ``timm:NAME``, ``torchvision:NAME``, ``hf:NAME``, ``lab:NAME`` or NAME on meta.
 
     A bare name is looked up in timm, then in torchvision. For transformers it is a model type
     (``vit``) or a model class (``ViTForImageClassification``), built from its default config with
-    the changes of ``config``. If ``image_size`` is None, it is the model's default.
+    the changes of ``config``. If ``image_size`` is None, it is the model's default; networks of the
+    lab have 32 pixels and 10 classes.
 
     Raises:
         TrActValueError: there is no such source or model; the message names similar ones.
     """
     source, name = _resolve(reference)
-    build = {"timm": _build_timm, "torchvision": _build_torchvision, "hf": _build_hf}[source]
+    builders = {
+        "timm": _build_timm,
+        "torchvision": _build_torchvision,
+        "hf": _build_hf,
+        "lab": _build_lab,
+    }
+    build = builders[source]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = build_on_meta(lambda: build(name, image_size, config))
@@ -85,6 +96,8 @@ def copy_to_meta(call: Any) -> Any:
 
 def list_names(source: str) -> list[str]:
     """Return the names of all models of ``source``."""
+    if source == "lab":
+        return list(NETWORKS)
     torchvision = import_torchvision()
     if source == "timm":
         return importlib.import_module("timm").list_models()
@@ -107,8 +120,8 @@ def _resolve(reference: str) -> tuple[str, str]:
         )
     if source not in SOURCES:
         raise TrActValueError(
-            f"{reference!r} names the source {source!r}; use timm:NAME, torchvision:NAME, hf:NAME "
-            "or a bare name of a model in timm or torchvision."
+            f"{reference!r} names the source {source!r}; use timm:NAME, torchvision:NAME, hf:NAME, "
+            "lab:NAME or a bare name of a model in timm or torchvision."
         )
     if source == "hf":
         import_torchvision()
@@ -156,6 +169,13 @@ def _build_hf(name: str, image_size: int | None, config: dict[str, Any]) -> nn.M
         model_class = getattr(transformers, name)
         return model_class(model_class.config_class(**config))
     return transformers.AutoModel.from_config(transformers.AutoConfig.for_model(name, **config))
+
+
+def _build_lab(name: str, image_size: int | None, config: dict[str, Any]) -> nn.Module:
+    size = image_size or LAB_SIZE
+    model = build_network(name, LAB_CLASSES, image_size=size, **config)
+    model.default_cfg = {"input_size": (3, size, size)}
+    return model
 
 
 def _is_hf_model_class(transformers: Any, name: str) -> bool:

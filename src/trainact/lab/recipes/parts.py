@@ -46,13 +46,13 @@ class Part:
 
 
 PARTS: tuple[Part, ...] = (
-    Part("plain", "plain", {TRACT: False}, "plain", "plain training, alone"),
+    Part("plain", "plain", {TRACT: False}, "plain", "plain training"),
     Part(
         "muon", "body", {"optimizer.body": "muon"}, "Muon body",
         "Muon trains the hidden matrices and convolutions",
     ),
     Part(
-        "eigen", "start", {START: "eigen"}, "eigen start",
+        "eigen", "start", {START: "eigen"}, "whitened start",
         "the first layer starts with the eigenvectors of its inputs' second moment, whitened",
     ),
     Part(
@@ -89,7 +89,8 @@ PARTS: tuple[Part, ...] = (
     ),
     Part(
         "mac", "rule", {TRACT: False, RULE: "mac"}, "MAC",
-        "the first layer's gradient times the inverse of a fixed second moment, with the bias",
+        "the gradients of the first layer's weight and bias times the inverse second moment of the "
+        "training images, which is measured once",
     ),
     Part(
         "centralised", "rule", {TRACT: False, RULE: "centralised"}, "centralised gradient",
@@ -211,7 +212,7 @@ def find_parts(name: str, fields: Mapping[str, Any]) -> list[Part]:
 
     >>> fields = {"tract.enabled": True, "tract.lam": 0.1, "model.start": "eigen"}
     >>> [part.title for part in find_parts("eigen+tract-0.1", fields)]
-    ['eigen start', 'TrAct λ=0.1']
+    ['whitened start', 'TrAct λ=0.1']
     >>> find_parts("eigen+tract-0.2", fields)
     []
     """
