@@ -79,6 +79,13 @@ def main() -> None:
         name = "explicit-centered" if center else "explicit"
         report(name, *(np.asarray(one["kernel"][...]) for one in (grads, alone)))
 
+    step = nnx.jit(nnx.grad(lambda one, x, y: jnp.square(one(x) - y).mean()))
+    with jax.set_mesh(explicit):
+        layer = TrActConv(3, 4, (7, 7), 2, padding=3, use_bias=False, rngs=nnx.Rngs(0))
+        layer.kernel[...] = jax.device_put(weight, PartitionSpec())
+        grads = step(layer, *jax.device_put((images, targets), PartitionSpec("batch")))
+    report("explicit-conv", np.asarray(grads["kernel"][...]), np.asarray(expected))
+
     rows = images.reshape(1280, 24)
     dense_weight, dense_bias = jnp.ones((24, 4)), jnp.ones(4)
 
@@ -92,15 +99,15 @@ def main() -> None:
 
     both = jax.make_mesh((2, 2), ("batch", "other"), axis_types=(AxisType.Explicit,) * 2)
     for center in (False, True):
-        expected = jax.grad(dense_loss)(dense_weight, dense_bias, rows, center)
+        expected, _ = jax.grad(dense_loss, (0, 1))(dense_weight, dense_bias, rows, center)
         for spec in (PartitionSpec("batch", None), PartitionSpec(None, "batch")):
             with jax.set_mesh(explicit):
                 parts_of_dense = jax.device_put(
                     (dense_weight, dense_bias, rows),
                     (spec, PartitionSpec(), PartitionSpec("batch", None)),
                 )
-                step = jax.jit(jax.grad(dense_loss), static_argnums=(3, 4))
-                grad = step(*parts_of_dense, center, PartitionSpec("batch", None))
+                step = jax.jit(jax.grad(dense_loss, (0, 1)), static_argnums=(3, 4))
+                grad, _ = step(*parts_of_dense, center, PartitionSpec("batch", None))
             assert grad.sharding.spec == spec
             report(f"{spec}-{center}".replace(" ", ""), np.asarray(grad), expected)
     with jax.set_mesh(both):

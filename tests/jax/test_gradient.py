@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jax_cases import DENSE, GEOMETRIES, Geometry, as_jax, assert_gradients, assert_near, geometries
 from slow_cases import mark_slow
-from trainact.errors import TrActTypeError, TrActValueError
+from trainact.errors import TrActTypeError, TrActValueError, UnsupportedLayerError
 from trainact.jax import Covariance, second_moment, tract_weight
 
 OPTIONS = [
@@ -216,6 +216,39 @@ def test_a_weight_without_inputs_has_an_empty_gradient(center, relative):
     grads = jax.grad(loss, (0, 1))(weight, bias)
     assert grads[0].shape == (0, 3)
     assert np.isfinite(grads[1]).all()
+
+
+@pytest.mark.parametrize("wrap", [lambda loss: loss, jax.jit, jax.checkpoint])
+def test_center_moves_the_bias_with_the_weight_or_not_at_all(wrap):
+    random = np.random.default_rng(0)
+    x = jnp.asarray(random.standard_normal((9, 5)) + 1, jnp.float32)
+    weight, bias = jnp.ones((5, 3)), jnp.ones(3)
+
+    @wrap
+    def loss(weight, bias):
+        covariance = second_moment(x, center=True)
+        weight, bias = tract_weight(weight, covariance, bias=bias, center=True)
+        return jnp.sin(x @ weight + bias).sum()
+
+    plain = jax.grad(lambda bias: jnp.sin(x @ weight + bias).sum())(bias)
+    assert_near(jax.grad(loss, 1)(weight, bias), plain, 1e-6)
+    both = jax.grad(loss, (0, 1))(weight, bias)
+    assert np.abs(both[1] - plain).max() > 0.1
+    with pytest.raises(UnsupportedLayerError, match="differentiate the bias too"):
+        jax.grad(loss)(weight, bias)
+
+
+def test_a_result_without_a_gradient_is_no_obstacle():
+    x, weight, bias = jnp.eye(4, 5), jnp.ones((5, 3)), jnp.ones(3)
+
+    def loss(weight, bias):
+        covariance = second_moment(x, center=True)
+        weight, _ = tract_weight(weight, covariance, bias=bias, center=True)
+        return (x @ weight).sum()
+
+    weight, bias = jax.grad(loss, (0, 1))(weight, bias)
+    assert np.isfinite(weight).all()
+    assert np.abs(bias).max() > 0  # what the change of the weight does to the mean of z
 
 
 W, S, C = jnp.ones((4, 2)), jnp.ones((1, 4, 4)), second_moment(jnp.ones((3, 4)), center=True)

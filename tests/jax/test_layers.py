@@ -24,6 +24,7 @@ pytest.importorskip("optax", reason="the steps need optax")
 import equinox as eqx
 import flax.linen as nn
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -41,6 +42,7 @@ from trainact.errors import (
 from trainact.jax import equinox as tract_eqx
 from trainact.jax import linen as tract_linen
 from trainact.jax import nnx as tract_nnx
+from trainact.jax import second_moment, tract_weight
 
 OPTIONS = [
     (center, relative) for center in (False, True, "batchnorm") for relative in (False, True)
@@ -464,6 +466,94 @@ def test_compiled_inference_is_that_of_the_plain_layer(kind):
         count_operators(compile_layer(one).lower(x).compile().as_text()) for one in (True, False)
     )
     assert tract == plain
+
+
+@pytest.mark.parametrize("kind", ["nnx", "linen"])
+def test_inference_may_have_symbolic_sizes(kind):
+    shape = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, h, w, 3"), jnp.float32)
+    settings = {"kernel_size": (4, 4), "strides": 4}
+    if kind == "nnx":
+        graph, state = nnx.split(tract_nnx.TrActConv(3, 4, **settings, rngs=nnx.Rngs(0)))
+
+        def apply(state, x):
+            return nnx.merge(graph, state)(x)
+    else:
+        layer = tract_linen.TrActConv(4, **settings)
+        state, apply = layer.init(KEY, jnp.ones((1, 8, 8, 3))), layer.apply
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 9, 12, 3)), jnp.float32)
+    exported = jax.export.export(jax.jit(apply))(state, shape)
+    assert_near(exported.call(state, x), apply(state, x), 1e-6)
+    grad = jax.jit(jax.grad(lambda state, x: apply(state, x).sum()))
+    with pytest.raises(TrActValueError, match=r"of known size; got the shape \(b, h, w, 3\)"):
+        jax.export.export(grad)(state, shape)
+
+
+def test_inference_of_equinox_may_have_symbolic_sizes():
+    layer = tract_eqx.TrActConv2d(3, 4, 4, 4, axis_name="batch", key=KEY)
+    shape = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 3, h, w"), jnp.float32)
+    apply = jax.jit(lambda x: jax.vmap(layer, axis_name="batch")(x))
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 3, 9, 12)), jnp.float32)
+    assert_near(jax.export.export(apply)(shape).call(x), apply(x), 1e-6)
+
+
+class WithVariable(nnx.Module):
+    """A module whose layer takes a variable, as a Q-Former's queries are."""
+
+    def __init__(self, linear):
+        self.queries = nnx.Param(jnp.arange(12.0).reshape(4, 3))
+        self.linear = linear(3, 2, rngs=nnx.Rngs(0))
+
+    def __call__(self):
+        return self.linear(self.queries)
+
+
+def test_layers_of_flax_take_what_the_plain_ones_take():
+    grads = [
+        nnx.grad(lambda one: jnp.sin(one()).sum())(WithVariable(linear))
+        for linear in (nnx.Linear, tract_nnx.TrActLinear)
+    ]
+    plain, tract = (grad["queries"][...] for grad in grads)
+    assert np.array_equal(plain, tract)
+    rows = [[1.0, 2.0, 3.0]]
+    plain, tract = (
+        linear(3, 2, rngs=nnx.Rngs(0))(rows) for linear in (nnx.Linear, tract_nnx.TrActLinear)
+    )
+    assert np.array_equal(plain, tract)
+    variable = nnx.Param(jnp.ones((3, 2)))
+    moment = second_moment(jnp.ones((4, 3)))
+    assert np.array_equal(tract_weight(variable, moment), variable[...])
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_with_center_a_frozen_weight_leaves_the_bias_its_plain_gradient(kind):
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((6, 3)) + 1, jnp.float32)
+
+    def differentiate(is_plain):
+        options = {} if is_plain else {"center": True}
+        if kind == "nnx":
+            linear = nnx.Linear if is_plain else tract_nnx.TrActLinear
+            bias = nnx.DiffState(0, nnx.PathContains("bias"))
+            grad = nnx.grad(lambda one: jnp.sin(one(x)).sum(), argnums=bias)
+            return grad(linear(3, 2, rngs=nnx.Rngs(0), **options))["bias"][...]
+        if kind == "linen":
+            layer = (nn.Dense if is_plain else tract_linen.TrActDense)(2, **options)
+            params = layer.init(KEY, x)["params"]
+
+            def apply(bias):
+                return layer.apply({"params": {**params, "bias": bias}}, x)
+
+            return jax.grad(lambda bias: jnp.sin(apply(bias)).sum())(params["bias"])
+        options = {} if is_plain else {"center": True, "axis_name": "batch"}
+        linear = eqx.nn.Linear if is_plain else tract_eqx.TrActLinear
+        layer = linear(3, 2, key=KEY, **options)
+
+        def loss(bias):
+            changed = eqx.tree_at(lambda one: one.bias, layer, bias)
+            return jnp.sin(jax.vmap(changed, axis_name="batch")(x)).sum()
+
+        return jax.grad(loss)(layer.bias)
+
+    assert_near(differentiate(is_plain=False), differentiate(is_plain=True), 1e-6)
 
 
 def test_complex_numbers_are_refused():

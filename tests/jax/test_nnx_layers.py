@@ -184,6 +184,13 @@ def test_the_layer_may_be_named_or_be_the_model():
     assert type(layer) is tract_nnx.TrActLinear
 
 
+def test_the_search_needs_no_values():
+    """A model of shapes, into which a checkpoint is loaded."""
+    model = nnx.eval_shape(lambda: Prepared(lambda model, x: model.stem(model.norm(x))))
+    assert tract_nnx.apply_tract(model) == "stem"
+    assert type(model.stem) is tract_nnx.TrActConv
+
+
 class Embedded(nnx.Module):
     def __init__(self):
         self.project = nnx.LinearGeneral(3, 4, rngs=nnx.Rngs(0))

@@ -24,7 +24,8 @@ def test_sharded_batches_give_the_gradient_of_one_device():
     assert shown.returncode == 0, shown.stderr
     lines = dict(line.split(" ", 1) for line in shown.stdout.splitlines())
     assert lines.pop("inference") == "0 0"
-    assert {"jit", "shard_map", "unchecked", "nnx", "explicit", "explicit-centered"} < set(lines)
-    assert len(lines) == 11  # and the weight's four shardings, and one axis of two
+    names = {"jit", "shard_map", "unchecked", "nnx", "explicit", "explicit-centered"}
+    assert names | {"explicit-conv"} < set(lines)
+    assert len(lines) == 12  # and the weight's four shardings, and one axis of two
     for difference in lines.values():
         assert float(difference) < 1e-5

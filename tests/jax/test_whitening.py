@@ -72,6 +72,7 @@ W, X = jnp.ones((4, 2)), jnp.asarray(np.random.default_rng(0).random((30, 4)))
     [
         ((W, 3), {}, TrActTypeError, "images takes one batch or an iterable of batches"),
         ((W, ["a"]), {}, TrActTypeError, "batch 0 is a str"),
+        ((W, {"image": X}), {}, TrActTypeError, "an iterable of batches, .* got dict"),
         ((W, []), {}, TrActValueError, "images holds no batch"),
         ((jnp.ones(3), X), {}, TrActTypeError, "needs the weight of a dense layer"),
         ((W, X[:, :3]), {}, TrActValueError, r"a weight of shape \(4, 2\) does not fit"),
@@ -98,6 +99,22 @@ def test_unusable_arguments_are_named(arguments, settings, error, message):
 def test_compiled_code_is_refused():
     with pytest.raises(TrActTypeError, match="call it outside of jit"):
         jax.jit(whiten_weight)(W, X)
+
+
+def test_a_model_whose_weight_cannot_be_set_is_refused():
+    nnx = pytest.importorskip("flax.nnx", reason="needs flax")
+    from trainact.jax.nnx import whiten
+
+    def make():
+        rngs = nnx.Rngs(0)
+        return nnx.Sequential(nnx.WeightNorm(nnx.Conv(3, 8, (3, 3), rngs=rngs), rngs=rngs))
+
+    images = jnp.ones((2, 8, 8, 3))
+    with pytest.raises(UnsupportedLayerError, match="WeightNorm scales the weight"):
+        whiten(make(), images)
+    for options in ({}, {"layer": "layers.0.layer_instance"}):
+        with pytest.raises(TrActValueError, match="this one has only shapes"):
+            whiten(nnx.eval_shape(make), images, **options)
 
 
 def test_a_model_of_nnx_is_whitened_in_place():

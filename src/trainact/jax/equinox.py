@@ -22,7 +22,7 @@ from trainact.defaults import DEFAULT_LAM
 from trainact.errors import TrActValueError, UnsupportedLayerError
 from trainact.jax.gradient import Options, check_bias, check_options, precondition_call
 from trainact.jax.moments import AxisName
-from trainact.jax.patches import DENSE, Patches, describe_patches
+from trainact.jax.patches import DENSE, Patches, describe_patches, has_known_size
 from trainact.option_checks import Center, check_lam
 
 __all__ = ["TrActConv2d", "TrActLinear", "apply_tract", "remove_tract"]
@@ -105,9 +105,11 @@ class TrActConv2d(eqx.nn.Conv2d):
         if self.padding_mode != "ZEROS":
             rows, padding = self._nonzero_pad(x), "VALID"
         rows = jnp.moveaxis(rows, 0, -1)[None]  # [1, *size, C]
-        patches = describe_patches(
-            rows.shape, self.kernel_size, self.stride, padding, self.dilation, self.groups
-        )
+        patches = DENSE  # if a size is symbolic, there is no gradient
+        if has_known_size(rows):
+            patches = describe_patches(
+                rows.shape, self.kernel_size, self.stride, padding, self.dilation, self.groups
+            )
         return eqx.nn.Conv2d.__call__(_precondition(self, rows, patches), x)
 
 
@@ -140,7 +142,8 @@ def apply_tract(
         tract = isinstance(layer, TrActLinear | TrActConv2d)
         raise UnsupportedLayerError(
             "apply_tract takes an equinox.nn.Linear or equinox.nn.Conv2d; got "
-            f"{type(layer).__name__}" + ("; call remove_tract first." if tract else ".")
+            f"{type(layer).__name__}"
+            + ("; call remove_tract first." if tract else "; replace a model's with eqx.tree_at.")
         )
     settings = _check_settings(layer, lam, Options(center, relative, axis_name))
     return _change_class(layer, _TRACT_CLASSES[type(layer)], *settings)

@@ -9,10 +9,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from trainact.errors import UnsupportedLayerError
 from trainact.jax.gradient import Options, check_bias, check_options, precondition_call
-from trainact.jax.patches import DENSE, MOST_DIMENSIONS, Patches, describe_patches
+from trainact.jax.patches import (
+    DENSE,
+    MOST_DIMENSIONS,
+    Patches,
+    describe_patches,
+    has_known_size,
+)
 from trainact.option_checks import check_lam
 
 __all__ = ["check_flax_layer", "describe_layer", "precondition_layer"]
@@ -29,6 +36,7 @@ def precondition_layer(
     Raises:
         TrActError: λ or an option of the layer is unusable.
     """
+    x = jnp.asarray(x)  # Flax accepts whatever this does
     lam = check_lam(layer.lam)
     options = check_options(Options(layer.center, layer.relative, layer.axis_name))
     if options.center is True:
@@ -58,8 +66,11 @@ def check_flax_layer(layer: Any, where: str = "") -> None:
 
 
 def describe_layer(layer: Any, x: jax.Array) -> Patches:
-    """Return how a layer cuts ``x`` into rows: what reaches its ``promote_dtype``."""
-    if not hasattr(layer, "kernel_size"):
+    """Return how a layer cuts ``x`` into rows: what reaches its ``promote_dtype``.
+
+    For an input of symbolic size, which has no gradient, it is not known.
+    """
+    if not hasattr(layer, "kernel_size") or not has_known_size(x):
         return DENSE
     padding = layer.padding
     if isinstance(padding, str) and padding in PADDED_BEFORE:

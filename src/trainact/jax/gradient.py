@@ -25,7 +25,7 @@ from trainact.jax.moments import (
     measure_covariance,
     measure_second_moment,
 )
-from trainact.jax.patches import Patches, check_input
+from trainact.jax.patches import Patches, check_input, check_known_size
 from trainact.option_checks import Center, check_center, check_flag, check_lam
 
 __all__ = ["Options", "check_bias", "check_options", "precondition_call", "tract_weight"]
@@ -161,6 +161,7 @@ def precondition_call(
     """Return weight and bias unchanged, but with TrAct's gradients, for one call of a layer.
 
     The second moment is computed only if a gradient is taken, also in code that is not compiled.
+    Without a gradient, the input may have symbolic sizes.
 
     Args:
         weight: W, shape [*kernel, C/g, m].
@@ -172,6 +173,7 @@ def precondition_call(
 
     Raises:
         TrActTypeError: input or weight are complex.
+        UnsupportedLayerError: with ``center=True``, the weight is differentiated without the bias.
     """
     weight, x = check_input(weight, "weight"), check_input(x)
     x = lax.stop_gradient(x)  # else a gradient by the input would use up the rule for the weight
@@ -187,11 +189,16 @@ def _pass(options: Options, weight: Any, bias: Any, moment: Any, lam: Any) -> An
 
 
 def _pass_forward(options: Options, weight: Any, bias: Any, moment: Any, lam: Any) -> Any:
-    return (weight, bias), (moment, lam)
+    matrix, mean = jax.tree.map(_take_value, moment)
+    if options.center is True and not _trains_both(weight, bias):
+        mean = None
+    values = jax.tree.map(_take_value, (weight, bias))
+    return values, ((matrix, mean), lam.value)
 
 
 def _pass_backward(options: Options, kept: Any, grads: Any) -> Any:
     (matrix, _), lam = kept
+    grads = jax.tree.map(_fill_zeros, grads, is_leaf=_is_zero)
     _check_axes(matrix, lam, grads[0])
     divide = functools.partial(divide_gradients, relative=options.relative)
     mesh = jax.typeof(grads[0]).sharding.mesh
@@ -201,7 +208,7 @@ def _pass_backward(options: Options, kept: Any, grads: Any) -> Any:
     return *divide(*grads, *kept), None, None
 
 
-_pass.defvjp(_pass_forward, _pass_backward)
+_pass.defvjp(_pass_forward, _pass_backward, symbolic_zeros=True)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -212,20 +219,50 @@ def _pass_call(patches: Patches, options: Options, weight: Any, bias: Any, x: An
 def _call_forward(
     patches: Patches, options: Options, weight: Any, bias: Any, x: Any, lam: Any
 ) -> Any:
-    dtype = find_dtype(x, weight)
+    dtype = find_dtype(x.value, weight.value)
+    check_known_size(x.value)
     moment: Moment
     if options.center:
-        moment = measure_covariance(x, patches, dtype, options.axis_name)
+        moment = measure_covariance(x.value, patches, dtype, options.axis_name)
     else:
-        moment = measure_second_moment(x, patches, dtype, options.axis_name), None
-    return (weight, bias), (moment, lam)
+        moment = measure_second_moment(x.value, patches, dtype, options.axis_name), None
+    if options.center is True and not _trains_both(weight, bias):
+        moment = moment[0], None
+    return jax.tree.map(_take_value, (weight, bias)), (moment, lam.value)
 
 
 def _call_backward(patches: Patches, options: Options, kept: Any, grads: Any) -> Any:
     return _pass_backward(options, kept, grads)
 
 
-_pass_call.defvjp(_call_forward, _call_backward)
+_pass_call.defvjp(_call_forward, _call_backward, symbolic_zeros=True)
+
+
+def _trains_both(weight: Any, bias: Any) -> bool:
+    """Return whether ``center=True`` has a weight to move; the bias alone has the plain gradient.
+
+    Raises:
+        UnsupportedLayerError: the weight is differentiated without the bias.
+    """
+    if weight.perturbed and not bias.perturbed:
+        raise UnsupportedLayerError(
+            "center=True trains weight and bias together, but this gradient is of the weight "
+            "alone: differentiate the bias too, or use center='batchnorm' if a batch norm follows "
+            "the layer."
+        )
+    return bool(weight.perturbed)
+
+
+def _take_value(primal: Any) -> Any:
+    return primal.value
+
+
+def _is_zero(grad: Any) -> bool:
+    return isinstance(grad, jax.custom_derivatives.SymbolicZero)
+
+
+def _fill_zeros(grad: Any) -> Any:
+    return jnp.zeros(grad.shape, grad.dtype) if _is_zero(grad) else grad
 
 
 def divide_gradients(
@@ -242,7 +279,7 @@ def divide_gradients(
 
     Args:
         grad_weight: G, shape [*kernel, C/g, m].
-        grad_bias: g_b, with m entries; None leaves the bias out.
+        grad_bias: g_b, with m entries; None leaves the bias out. Without μ it stays as it is.
         moment: xᵀx/b and None, or C and μ.
         lam: λ.
         relative: multiply λ by the mean eigenvalue.
@@ -264,7 +301,7 @@ def divide_gradients(
     tract = jnp.where(is_constant[:, None, None], jnp.zeros_like(grad), solve(damped, grad))
     delta = tract.swapaxes(0, 1).reshape(grad_weight.shape).astype(grad_weight.dtype)
     if grad_bias is None or mean is None:
-        return delta, None
+        return delta, grad_bias
     rounded = delta.astype(matrix.dtype).reshape(shape)
     moved = jnp.einsum("gn,ngm->gm", mean, rounded, precision=lax.Precision.HIGHEST)
     change = column.reshape(groups, -1) - moved

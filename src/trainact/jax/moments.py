@@ -15,6 +15,7 @@ from trainact.jax.patches import (
     Padding,
     Patches,
     check_input,
+    check_known_size,
     describe_patches,
     sum_rows,
 )
@@ -109,6 +110,7 @@ def second_moment(
     check_flag("center", center)
     axis_name = check_axis_name(axis_name)
     x = check_input(x)
+    check_known_size(x)
     if kernel_size is None:
         if x.ndim == 0:
             raise TrActValueError("x has no dimensions; a dense layer takes [..., n].")

@@ -28,7 +28,9 @@ from trainact.jax.moments import AxisName
 from trainact.jax.nnx_layers import (
     LayerView,
     change_class,
+    check_has_values,
     check_layer,
+    check_own_weight,
     list_layers,
     read_input,
     select_layer,
@@ -210,10 +212,13 @@ def whiten(
     check_max_images(max_images)
     batches = list_batches(images, max_images)
     first = next(batches)
+    list_layers(model, "whiten")  # refuses what is no model
+    check_has_values(model)
     name, found = select_layer(model, layer, first, "whiten")
     where = f"layer {name!r}: " if name else ""
     check_layer(found, where, "whiten")
     check_flax_layer(found, where)
+    check_own_weight(model, found, where)
     inputs = (read_input(model, name, batch) for batch in itertools.chain([first], batches))
     described = ((x, describe_layer(found, x)) for x in inputs)
     found.kernel[...] = compute_whitened(found.kernel[...], described, settings, where)

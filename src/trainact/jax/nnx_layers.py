@@ -17,11 +17,17 @@ from trainact.errors import (
     first_line,
 )
 
-__all__ = ["LayerView", "change_class", "check_layer", "list_layers", "read_input", "select_layer"]
+__all__ = [
+    *("LayerView", "change_class", "check_has_values", "check_layer", "check_own_weight"),
+    *("is_abstract", "list_layers", "read_input", "select_layer"),
+]
 
 SUPPORTED_LAYERS = (nnx.Linear, nnx.Conv)
 OTHER_LAYERS = (nnx.ConvTranspose, nnx.Einsum, nnx.Embed, nnx.LinearGeneral)
 """Layers that apply a weight, but not as TrAct trains it."""
+
+WRAPPERS = (nnx.WeightNorm, nnx.SpectralNorm)
+"""Modules that compute the weight of a layer."""
 
 EXAMPLE_IMAGES = ((1, 224, 224, 3), (1, 32, 32, 3), (1, 28, 28, 1))
 
@@ -126,6 +132,25 @@ def check_layer(layer: Any, where: str, function: str) -> None:
         )
 
 
+def check_has_values(model: Any) -> None:
+    """Raise a TrActValueError if a model has shapes instead of values, which ``whiten`` needs."""
+    if is_abstract(model):
+        raise TrActValueError(
+            "whiten needs a model with values; this one has only shapes, as nnx.eval_shape makes "
+            "it. Create the model, whiten it, and train or save it then."
+        )
+
+
+def check_own_weight(model: Any, layer: Any, where: str) -> None:
+    """Raise an UnsupportedLayerError if a wrapper computes a layer's weight from other values."""
+    for _, module in nnx.iter_modules(model):
+        if isinstance(module, WRAPPERS) and module.layer_instance is layer:
+            raise UnsupportedLayerError(
+                f"{where}nnx.{type(module).__name__} scales the weight that whiten would set; "
+                "whiten the layer first and wrap it then."
+            )
+
+
 def read_input(model: Any, name: str, batch: Any) -> jax.Array:
     """Return what a layer applies its kernel to when the model runs on a batch.
 
@@ -142,8 +167,15 @@ def read_input(model: Any, name: str, batch: Any) -> jax.Array:
         reason = first_line(error)
     raise TrActValueError(
         f"a forward of {type(model).__name__} on an array of shape {batch.shape} and {batch.dtype} "
-        f"failed ({reason}); pass images as the model takes them, or name another layer."
+        f"failed ({reason}); pass images as the model takes them, name another layer, or call "
+        "whiten with the layer itself and what it receives."
     )
+
+
+def is_abstract(model: Any) -> bool:
+    """Return whether a model has shapes instead of values, as ``nnx.eval_shape`` makes it."""
+    leaves = jax.tree.leaves(nnx.split(model)[1])
+    return any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
 
 
 class _Reached(BaseException):
@@ -169,12 +201,14 @@ def _trace_to_layer(
 
     Layers before it, whose input does not depend on the first argument, are added to ``called``.
     """
+    graph, state = nnx.split(model)
     leaves, structure = jax.tree.flatten(arguments)
     arrays = {i: one for i, one in enumerate(leaves) if hasattr(one, "shape")}
     num_first = len(jax.tree.leaves(arguments[0]))
     first = [i for i in arrays if i < num_first and jnp.issubdtype(arrays[i].dtype, jnp.floating)]
 
-    def run(given: dict[int, Any]) -> None:
+    def run(given: dict[int, Any], state: Any) -> None:
+        traced = model if state is None else nnx.merge(graph, state)
         outside = next(iter(given.values()))._trace
 
         def look(name: str, x: Any) -> None:
@@ -185,12 +219,12 @@ def _trace_to_layer(
 
         def forward(images: dict[int, Any]) -> None:
             values = {**dict(enumerate(leaves)), **given, **images}
-            _watch(model, names, look, *jax.tree.unflatten(structure, values.values()))
+            _watch(traced, names, look, *jax.tree.unflatten(structure, values.values()))
 
         images = {i: given[i] for i in first}
         jax.jvp(forward, (images,), (jax.tree.map(jnp.zeros_like, images),))
 
-    jax.eval_shape(run, arrays)
+    jax.eval_shape(run, arrays, state if is_abstract(model) else None)
 
 
 def _watch(

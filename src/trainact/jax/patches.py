@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -23,7 +24,9 @@ __all__ = [
     "PartReader",
     "Patches",
     "check_input",
+    "check_known_size",
     "describe_patches",
+    "has_known_size",
     "sum_rows",
     "unfold",
     "unfold_axis",
@@ -79,12 +82,28 @@ class Patches(NamedTuple):
 DENSE = Patches((), (), (), (), 1, ())
 
 
+def has_known_size(x: jax.Array) -> bool:
+    """Return whether all sizes of an array are numbers, not symbols of ``jax.export``."""
+    return not any(map(jax.export.is_symbolic_dim, x.shape))
+
+
+def check_known_size(x: jax.Array) -> None:
+    """Raise a TrActValueError if a size of an array is symbolic."""
+    if not has_known_size(x):
+        raise TrActValueError(
+            f"the second moment needs an input of known size; got the shape {x.shape}. Export the "
+            "gradient with numbers as sizes; inference with TrAct's layers may have symbolic ones."
+        )
+
+
 def check_input(x: object, name: str = "x") -> jax.Array:
-    """Return ``x`` if it is a real array.
+    """Return ``x`` as an array if it is a real one, or holds one, as a Flax variable does.
 
     Raises:
         TrActTypeError: it is something else.
     """
+    if hasattr(x, "__jax_array__"):
+        x = jnp.asarray(x)
     if not isinstance(x, jax.Array | np.ndarray):
         raise TrActTypeError(f"{name}= takes a JAX array; got {type(x).__name__}.")
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
@@ -227,7 +246,10 @@ def _resolve_padding(
     )
     if isinstance(padding, str):
         if padding.upper() not in {"VALID", "SAME", "SAME_LOWER"}:
-            raise TrActValueError(f"padding={padding!r} is unknown; {accepted}.")
+            raise TrActValueError(
+                f"padding={padding!r} is unknown; {accepted}. For other ways to pad, pad the input "
+                "first and use 'VALID'."
+            )
         sides = lax.padtype_to_pads(size, spans, steps, padding.upper())
         return tuple((int(before), int(after)) for before, after in sides)
     if _is_whole(padding):

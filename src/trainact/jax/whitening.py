@@ -1,6 +1,6 @@
 """A whitened start for a first layer in JAX, from the images it will be trained on."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -98,7 +98,7 @@ def list_batches(images: Any, most: int | None = None) -> Iterator[jax.Array]:
     if _is_array(images):
         yield check_input(images, "images")
         return
-    if not isinstance(images, Iterable):
+    if not isinstance(images, Iterable) or isinstance(images, Mapping | str):
         raise TrActTypeError(
             f"images takes one batch or an iterable of batches, and {accepted}; got "
             f"{type(images).__name__}."

@@ -173,7 +173,7 @@ def _build_hf(name: str, image_size: int | None, config: dict[str, Any]) -> nn.M
 
 def _build_lab(name: str, image_size: int | None, config: dict[str, Any]) -> nn.Module:
     size = image_size or LAB_SIZE
-    model = build_network(name, LAB_CLASSES, image_size=size, **config)
+    model: Any = build_network(name, LAB_CLASSES, image_size=size, **config)
     model.default_cfg = {"input_size": (3, size, size)}
     return model
 
