@@ -1,16 +1,19 @@
 """Fill ``docs/evidence.md`` from the records that are committed under ``results/``.
 
-The page has a marked place for each of the recipes ``cifar10-cpu-*`` and ``imagenette-cpu-*``.
+The page has a marked place for each recipe of our own. It shows the recipe's arms, TrAct and
+whitened starts; the other arms of the trial of first layers are on ``docs/rivals.md``.
 """
 
+import dataclasses
 import hashlib
 from pathlib import Path
 
 from PIL import Image
 
 from trainact.errors import TrActValueError
-from trainact.lab.analysis.studies import find_studies
+from trainact.lab.analysis.studies import Study, find_studies
 from trainact.lab.files import write_atomically
+from trainact.lab.recipes.arms import arm_of_recipe
 from trainact.lab.recipes.experiment import find_experiment, find_experiments
 from trainact.lab.records.results import list_record_files
 from trainact.lab.report.chapters import ChapterId, list_pictures
@@ -38,6 +41,8 @@ FAMILIES = (
 )
 """Recipes and families of recipes, in the order of the page."""
 NO_RECORD = "No records yet."
+STARTS = ("eigen", "eigen+tract-0.1", "eigen+frozen")
+"""Arms that the page shows of every recipe, beside the recipe's own."""
 OMITTED = {ChapterId.PAPER, ChapterId.CROSSINGS, ChapterId.RUNS, ChapterId.TIME}
 """Chapters that the page does not have; the runs shared the machine, so their times mean little."""
 Evidence = dict[str, ExperimentPage | None]
@@ -61,11 +66,24 @@ def read_evidence(results: Path) -> Evidence:
         raise TrActValueError(damages[0].reason)
     for study in studies:
         if study.name in evidence and study.kind == "full" and study.records:
-            page = make_page(study)
+            page = make_page(_select_arms(study))
             if page.problem:
                 raise TrActValueError(page.problem)
             evidence[study.name] = page
     return evidence
+
+
+def _select_arms(study: Study) -> Study:
+    """Return a study without the records of arms that belong to the trial of first layers alone."""
+    shown = {*STARTS, *(arm.name for arm in find_experiment(study.name).arms)}
+    records = [
+        record
+        for record in study.records
+        if record["arm"] in shown
+        or arm_of_recipe(record["arm"], record["recipe"]).kind in ("tract", "lr")
+    ]
+    tunings = [tuning for tuning in study.arm_tunings if tuning["arm"] in shown]
+    return dataclasses.replace(study, records=records, arm_tunings=tunings)
 
 
 def write_evidence(evidence: Evidence) -> dict[str, str]:

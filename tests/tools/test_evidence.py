@@ -53,6 +53,17 @@ def test_the_page_has_a_place_for_every_experiment():
     }
 
 
+def test_arms_of_the_trial_alone_are_on_the_other_page(results, tmp_path):
+    before = write_evidence(read_evidence(results))
+    for arm in ("mac", "eigen+tract-0.1", "tract-0.2"):
+        for seed in (0, 1):
+            write_record(results / NAMES[0], make_record(arm, 4, seed, 60))
+    evidence = read_evidence(results)
+    shown = {arm.name for arm in evidence[NAMES[0]].answers.arms}
+    assert shown == {"plain", "tract-0.1", "tract-0.2", "eigen+tract-0.1"}
+    assert write_evidence(evidence) != before
+
+
 def test_records_fill_tables_verdicts_and_pictures(results, tmp_path):
     evidence = read_evidence(results)
     places = write_evidence(evidence)
