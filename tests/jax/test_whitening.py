@@ -110,7 +110,7 @@ def test_a_model_whose_weight_cannot_be_set_is_refused():
         return nnx.Sequential(nnx.WeightNorm(nnx.Conv(3, 8, (3, 3), rngs=rngs), rngs=rngs))
 
     images = jnp.ones((2, 8, 8, 3))
-    with pytest.raises(UnsupportedLayerError, match="WeightNorm scales the weight"):
+    with pytest.raises(UnsupportedLayerError, match="WeightNorm computes the weight"):
         whiten(make(), images)
     for options in ({}, {"layer": "layers.0.layer_instance"}):
         with pytest.raises(TrActValueError, match="this one has only shapes"):

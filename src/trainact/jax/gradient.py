@@ -190,7 +190,7 @@ def _pass(options: Options, weight: Any, bias: Any, moment: Any, lam: Any) -> An
 
 def _pass_forward(options: Options, weight: Any, bias: Any, moment: Any, lam: Any) -> Any:
     matrix, mean = jax.tree.map(_take_value, moment)
-    if options.center is True and not _trains_both(weight, bias):
+    if options.center is True and not _trains_weight(weight, bias):
         mean = None
     values = jax.tree.map(_take_value, (weight, bias))
     return values, ((matrix, mean), lam.value)
@@ -226,7 +226,7 @@ def _call_forward(
         moment = measure_covariance(x.value, patches, dtype, options.axis_name)
     else:
         moment = measure_second_moment(x.value, patches, dtype, options.axis_name), None
-    if options.center is True and not _trains_both(weight, bias):
+    if options.center is True and not _trains_weight(weight, bias):
         moment = moment[0], None
     return jax.tree.map(_take_value, (weight, bias)), (moment, lam.value)
 
@@ -238,8 +238,8 @@ def _call_backward(patches: Patches, options: Options, kept: Any, grads: Any) ->
 _pass_call.defvjp(_call_forward, _call_backward, symbolic_zeros=True)
 
 
-def _trains_both(weight: Any, bias: Any) -> bool:
-    """Return whether ``center=True`` has a weight to move; the bias alone has the plain gradient.
+def _trains_weight(weight: Any, bias: Any) -> bool:
+    """Return whether ``center=True`` moves the weight; if not, the bias has its plain gradient.
 
     Raises:
         UnsupportedLayerError: the weight is differentiated without the bias.

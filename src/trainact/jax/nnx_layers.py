@@ -19,7 +19,7 @@ from trainact.errors import (
 
 __all__ = [
     *("LayerView", "change_class", "check_has_values", "check_layer", "check_own_weight"),
-    *("is_abstract", "list_layers", "read_input", "select_layer"),
+    *("list_layers", "read_input", "select_layer"),
 ]
 
 SUPPORTED_LAYERS = (nnx.Linear, nnx.Conv)
@@ -134,7 +134,7 @@ def check_layer(layer: Any, where: str, function: str) -> None:
 
 def check_has_values(model: Any) -> None:
     """Raise a TrActValueError if a model has shapes instead of values, which ``whiten`` needs."""
-    if is_abstract(model):
+    if _is_abstract(model):
         raise TrActValueError(
             "whiten needs a model with values; this one has only shapes, as nnx.eval_shape makes "
             "it. Create the model, whiten it, and train or save it then."
@@ -146,8 +146,8 @@ def check_own_weight(model: Any, layer: Any, where: str) -> None:
     for _, module in nnx.iter_modules(model):
         if isinstance(module, WRAPPERS) and module.layer_instance is layer:
             raise UnsupportedLayerError(
-                f"{where}nnx.{type(module).__name__} scales the weight that whiten would set; "
-                "whiten the layer first and wrap it then."
+                f"{where}nnx.{type(module).__name__} computes the weight of this layer, so whiten "
+                "cannot set it; use a layer without it."
             )
 
 
@@ -172,7 +172,7 @@ def read_input(model: Any, name: str, batch: Any) -> jax.Array:
     )
 
 
-def is_abstract(model: Any) -> bool:
+def _is_abstract(model: Any) -> bool:
     """Return whether a model has shapes instead of values, as ``nnx.eval_shape`` makes it."""
     leaves = jax.tree.leaves(nnx.split(model)[1])
     return any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
@@ -224,7 +224,7 @@ def _trace_to_layer(
         images = {i: given[i] for i in first}
         jax.jvp(forward, (images,), (jax.tree.map(jnp.zeros_like, images),))
 
-    jax.eval_shape(run, arrays, state if is_abstract(model) else None)
+    jax.eval_shape(run, arrays, state if _is_abstract(model) else None)
 
 
 def _watch(
