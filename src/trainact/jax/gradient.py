@@ -122,6 +122,7 @@ def tract_weight(
     Raises:
         TrActTypeError: an argument has the wrong type.
         TrActValueError: an argument is out of range, or its shape does not fit.
+        UnsupportedLayerError: with ``center=True``, the weight is differentiated without the bias.
     """
     options = check_options(Options(center, relative))
     weight = check_input(weight, "weight")
@@ -189,11 +190,8 @@ def _pass(options: Options, weight: Any, bias: Any, moment: Any, lam: Any) -> An
 
 
 def _pass_forward(options: Options, weight: Any, bias: Any, moment: Any, lam: Any) -> Any:
-    matrix, mean = jax.tree.map(_take_value, moment)
-    if options.center is True and not _trains_weight(weight, bias):
-        mean = None
-    values = jax.tree.map(_take_value, (weight, bias))
-    return values, ((matrix, mean), lam.value)
+    moment, lam = jax.tree.map(_take_value, (moment, lam))
+    return _forward(options, weight, bias, moment, lam)
 
 
 def _pass_backward(options: Options, kept: Any, grads: Any) -> Any:
@@ -226,9 +224,7 @@ def _call_forward(
         moment = measure_covariance(x.value, patches, dtype, options.axis_name)
     else:
         moment = measure_second_moment(x.value, patches, dtype, options.axis_name), None
-    if options.center is True and not _trains_weight(weight, bias):
-        moment = moment[0], None
-    return jax.tree.map(_take_value, (weight, bias)), (moment, lam.value)
+    return _forward(options, weight, bias, moment, lam.value)
 
 
 def _call_backward(patches: Patches, options: Options, kept: Any, grads: Any) -> Any:
@@ -238,19 +234,24 @@ def _call_backward(patches: Patches, options: Options, kept: Any, grads: Any) ->
 _pass_call.defvjp(_call_forward, _call_backward, symbolic_zeros=True)
 
 
-def _trains_weight(weight: Any, bias: Any) -> bool:
-    """Return whether ``center=True`` moves the weight; if not, the bias has its plain gradient.
+def _forward(options: Options, weight: Any, bias: Any, moment: Moment, lam: Any) -> Any:
+    """Return the values of weight and bias, and what the backward keeps.
+
+    With ``center=True`` and a weight that is not differentiated, μ is left out: the bias then has
+    its plain gradient.
 
     Raises:
-        UnsupportedLayerError: the weight is differentiated without the bias.
+        UnsupportedLayerError: ``center=True``, and the weight is differentiated without the bias.
     """
-    if weight.perturbed and not bias.perturbed:
+    if options.center is True and weight.perturbed and not bias.perturbed:
         raise UnsupportedLayerError(
             "center=True trains weight and bias together, but this gradient is of the weight "
             "alone: differentiate the bias too, or use center='batchnorm' if a batch norm follows "
             "the layer."
         )
-    return bool(weight.perturbed)
+    if options.center is True and not weight.perturbed:
+        moment = moment[0], None
+    return jax.tree.map(_take_value, (weight, bias)), (moment, lam)
 
 
 def _take_value(primal: Any) -> Any:
